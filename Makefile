@@ -1,0 +1,86 @@
+# Everything that one does with this repository. "make help" lists it.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+GO ?= go
+# VERSION=1.2.0 names the build. Without it the packages take theirs from the
+# nearest tag, and plain programs are a development build.
+VERSION ?=
+ARCHS ?= amd64,arm64
+
+PROGRAMS := mesh-host mesh-control meshctl
+TAGS := netgo osusergo sqlite_omit_load_extension
+LDFLAGS := -s -w -linkmode external -extldflags "-static" \
+	-X github.com/meshctl/mesh/internal/version.Version=$(or $(VERSION),0.0.0-dev)
+TESTSUM = $(GO) run ./internal/tool/testsum
+
+# Packages whose tests boot machines; they run one at a time, after the others.
+# A package that cannot be loaded is listed all the same (-e) and then fails; a
+# list that came out empty stops the run, or it would test nothing and pass.
+LAB_PACKAGES = $(or $(shell $(GO) list -e ./test/... | grep -E '/test/(lab|demo|bench)(/|$$)'),$(error no lab packages found))
+UNIT_PACKAGES = $(or $(filter-out $(LAB_PACKAGES),$(shell $(GO) list -e ./...)),$(error no packages found))
+# Packages with tests of crash points, which exist only under their build tag.
+FAULT_PACKAGES = $(sort $(dir $(shell grep -rl '^//go:build.*fault' --include='*_test.go' --exclude-dir=out . )))
+
+.PHONY: help
+help: ## list what can be made
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+
+.PHONY: build
+build: setup-check ## the three programs, static, in out/bin
+	@mkdir -p out/bin
+	CGO_ENABLED=1 $(GO) build -trimpath -tags '$(TAGS)' -ldflags '$(LDFLAGS)' -o out/bin/ $(PROGRAMS:%=./cmd/%)
+	@for program in $(PROGRAMS); do \
+		headers=$$(readelf -l "out/bin/$$program") || exit 1; \
+		case "$$headers" in *INTERP*) echo "out/bin/$$program is not static" >&2; exit 1 ;; esac; \
+		echo "out/bin/$$program: static, $$(stat -c %s "out/bin/$$program") bytes"; \
+	done
+
+.PHONY: packages
+packages: setup-build ## deb and rpm of the three programs, in out/packages
+	@$(GO) run ./packaging/cmd/packages --arch $(ARCHS) --out out/packages $(if $(VERSION),--version '$(VERSION)')
+
+.PHONY: check
+check: setup-check ## format, vet, staticcheck, shellcheck, layering, records, generated pages
+	@internal/tool/check.sh
+
+.PHONY: test
+test: setup ## every test, as root: unit, script, protocol and lab
+	@$(TESTSUM) -skips refuse \
+		-- $(GO) test -timeout 15m $(UNIT_PACKAGES) \
+		$(if $(FAULT_PACKAGES),-- $(GO) test -tags fault -timeout 15m $(FAULT_PACKAGES)) \
+		-- $(GO) test -count=1 -p 1 -timeout 40m $(LAB_PACKAGES)
+
+.PHONY: test-unit
+test-unit: setup-check ## the tests that boot no machine; what could not run here is listed
+	@$(TESTSUM) -skips list -- $(GO) test $(UNIT_PACKAGES)
+
+.PHONY: demo
+demo: setup ## three real hosts, from nothing to every kind of outcome, each step checked
+	@$(GO) run ./test/demo
+
+.PHONY: lab-up
+lab-up: setup ## boot the lab's hosts and leave them running
+	@$(GO) run ./test/lab/cmd/lab up
+
+.PHONY: lab-down
+lab-down: ## end what lab-up started
+	@$(GO) run ./test/lab/cmd/lab down
+
+.PHONY: docs
+docs: ## write the generated pages of docs
+	@$(GO) run ./internal/tool/requirements
+
+.PHONY: setup setup-check setup-build
+setup: ## install what building and testing needs, when it is missing
+	@internal/tool/setup.sh test
+setup-check:
+	@internal/tool/setup.sh check
+setup-build:
+	@internal/tool/setup.sh build
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf out

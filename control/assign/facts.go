@@ -1,0 +1,73 @@
+package assign
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"maps"
+	"slices"
+	"strings"
+
+	mesh "github.com/meshctl/mesh"
+)
+
+// Facts is what expressions and templates can see of one node. It is not
+// changed after it was made and may be shared.
+type Facts struct {
+	name    string
+	labels  map[string]string
+	profile mesh.Profile
+	// labelsKey and profileKey identify the values that an expression used.
+	labelsKey  string
+	profileKey string
+	vars       map[string]any
+}
+
+// NewFacts makes the facts of a node. The map must not be changed afterwards.
+func NewFacts(name string, labels map[string]string, profile mesh.Profile) *Facts {
+	f := &Facts{
+		name:       name,
+		labels:     labels,
+		profile:    profile,
+		labelsKey:  labelsKey(labels),
+		profileKey: profile.Digest(),
+	}
+	f.vars = map[string]any{
+		varName:    name,
+		varLabels:  labelMap(labels),
+		varOS:      profile.OS,
+		varArch:    profile.Arch,
+		varProfile: profile,
+	}
+	return f
+}
+
+// Name is the name of the node.
+func (f *Facts) Name() string { return f.name }
+
+// key identifies the part of the facts that uses names.
+func (f *Facts) key(uses usage) string {
+	var b strings.Builder
+	if uses.name {
+		b.WriteString(f.name)
+	}
+	b.WriteByte(0)
+	if uses.labels {
+		b.WriteString(f.labelsKey)
+	}
+	b.WriteByte(0)
+	if uses.profile {
+		b.WriteString(f.profileKey)
+	}
+	return b.String()
+}
+
+func labelsKey(labels map[string]string) string {
+	sum := sha256.New()
+	for _, k := range slices.Sorted(maps.Keys(labels)) {
+		sum.Write([]byte(k))
+		sum.Write([]byte{0})
+		sum.Write([]byte(labels[k]))
+		sum.Write([]byte{0})
+	}
+	return hex.EncodeToString(sum.Sum(nil))
+}

@@ -1,0 +1,176 @@
+package link
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	mesh "github.com/meshctl/mesh"
+)
+
+// connection is one SSH connection, authenticated or about to be.
+type connection struct {
+	server *Server
+	raw    net.Conn
+	log    *slog.Logger
+	// deadline closes raw when the first frame takes too long. It is stopped
+	// when that frame was answered.
+	deadline *time.Timer
+
+	// What authenticate found out.
+	user string
+	// node is set for mesh.UserNode.
+	node string
+	// key and secretHash are set for mesh.UserEnrol.
+	key        string
+	secretHash string
+
+	channels <-chan ssh.NewChannel
+	requests <-chan *ssh.Request
+}
+
+// authenticate waits for the client to speak, then for a place among the
+// handshakes, then for proof of who it is.
+func (c *connection) authenticate(ctx context.Context) error {
+	cfg := c.server.cfg
+	greeting := time.AfterFunc(cfg.GreetingTimeout, func() { _ = c.raw.Close() })
+	reader := bufio.NewReaderSize(c.raw, 16)
+	_, err := reader.Peek(1)
+	greeting.Stop()
+	if err != nil {
+		return fmt.Errorf("wait for a greeting: %w", err)
+	}
+	select {
+	case c.server.slots <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-c.server.slots }()
+	c.deadline = time.AfterFunc(cfg.HandshakeTimeout, func() { _ = c.raw.Close() })
+	conn, channels, requests, err := ssh.NewServerConn(&greeted{Conn: c.raw, first: reader}, c.sshConfig(ctx))
+	if err != nil {
+		c.deadline.Stop()
+		return fmt.Errorf("handshake: %w", err)
+	}
+	c.user, c.channels, c.requests = conn.User(), channels, requests
+	if conn.Permissions != nil {
+		c.node = conn.Permissions.Extensions[extensionNode]
+		c.key = conn.Permissions.Extensions[extensionKey]
+		c.secretHash = conn.Permissions.Extensions[extensionSecret]
+	}
+	return nil
+}
+
+// greeted is a connection of which the first bytes were looked at.
+type greeted struct {
+	net.Conn
+	first *bufio.Reader
+}
+
+// Read returns what was looked at first, then the rest.
+func (g *greeted) Read(p []byte) (int, error) {
+	if g.first != nil {
+		if g.first.Buffered() > 0 {
+			return g.first.Read(p[:min(len(p), g.first.Buffered())])
+		}
+		g.first = nil
+	}
+	return g.Conn.Read(p)
+}
+
+// Keys of ssh.Permissions.Extensions, which carry what authentication found.
+const (
+	extensionNode   = "node@mesh"
+	extensionKey    = "key@mesh"
+	extensionSecret = "secret-hash@mesh"
+)
+
+func (c *connection) sshConfig(ctx context.Context) *ssh.ServerConfig {
+	policy := c.server.cfg.Policy
+	config := &ssh.ServerConfig{
+		PublicKeyAuthAlgorithms: []string{ssh.KeyAlgoED25519},
+		ServerVersion:           "SSH-2.0-mesh",
+		MaxAuthTries:            3,
+		PublicKeyCallback: func(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
+			text := AuthorizedKey(key)
+			switch meta.User() {
+			case mesh.UserNode:
+				node, err := policy.NodeByKey(ctx, text)
+				if err != nil {
+					return nil, c.refusal(err)
+				}
+				return &ssh.Permissions{Extensions: map[string]string{extensionNode: node}}, nil
+			case mesh.UserEnrol:
+				return nil, &ssh.PartialSuccessError{Next: ssh.ServerAuthCallbacks{
+					PasswordCallback: func(_ ssh.ConnMetadata, password []byte) (*ssh.Permissions, error) {
+						return c.checkToken(ctx, text, password)
+					},
+				}}
+			default:
+				return nil, errors.New("no such user")
+			}
+		},
+	}
+	config.Ciphers = []string{ssh.CipherAES128GCM, ssh.CipherChaCha20Poly1305, ssh.CipherAES256GCM}
+	config.AddHostKey(c.server.cfg.HostKey)
+	return config
+}
+
+// checkToken is the second step of an enrolment; the machine has shown by then
+// that it holds the key.
+func (c *connection) checkToken(ctx context.Context, key string, password []byte) (*ssh.Permissions, error) {
+	const hexSecret = 2 * mesh.SecretSize
+	if len(password) != hexSecret {
+		return nil, c.refusal(mesh.Errorf(mesh.CodeInvalid, "this is not the secret of a token; copy the token again, whole"))
+	}
+	hash := mesh.SecretHash(string(password))
+	if err := c.server.cfg.Policy.CheckToken(ctx, hash); err != nil {
+		return nil, c.refusal(err)
+	}
+	return &ssh.Permissions{Extensions: map[string]string{extensionKey: key, extensionSecret: hash}}, nil
+}
+
+// refusal makes the error that tells the client why, as a banner with the JSON
+// of a mesh.Refused. Faults of ours are logged here and not told.
+func (c *connection) refusal(err error) error {
+	refused := c.refused(err)
+	message, marshalErr := json.Marshal(refused)
+	if marshalErr != nil {
+		return err
+	}
+	return &ssh.BannerError{Err: err, Message: string(message)}
+}
+
+// refused turns an error of the policy into what the other end may read.
+func (c *connection) refused(err error) mesh.Refused {
+	var known *mesh.Error
+	if errors.As(err, &known) && known.Code != mesh.CodeInternal {
+		return mesh.Refused{Code: known.Code, Message: known.Error()}
+	}
+	var problems mesh.Problems
+	if errors.As(err, &problems) {
+		return mesh.Refused{Code: mesh.CodeInvalid, Message: problems.Error()}
+	}
+	c.log.Error("the policy could not answer a host", "error", err)
+	return mesh.Refused{Code: mesh.CodeInternal, Message: "the control plane could not decide for a reason of its own, which its log has; trying again later may help"}
+}
+
+// AuthorizedKey writes a key as a line of authorized_keys without a comment:
+// the form in which a Policy knows keys.
+func AuthorizedKey(key ssh.PublicKey) string {
+	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key)))
+}
+
+// Fingerprint is the SHA-256 of a key in wire form, as tokens pin it.
+func Fingerprint(key ssh.PublicKey) [sha256.Size]byte {
+	return sha256.Sum256(key.Marshal())
+}

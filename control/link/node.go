@@ -1,0 +1,427 @@
+package link
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	mesh "github.com/meshctl/mesh"
+	"github.com/meshctl/mesh/internal/frame"
+)
+
+// nodeLink is one node's link. Two goroutines serve it: one reads frames and
+// has them handled; the other owns everything that is written, and the SSH
+// connection's channels and requests.
+type nodeLink struct {
+	server  *Server
+	conn    *connection
+	node    string
+	log     *slog.Logger
+	channel ssh.Channel
+	out     io.Writer
+	// signal says that todo has something. It coalesces.
+	signal chan struct{}
+	// ended is closed when the link is over.
+	ended chan struct{}
+
+	mu   sync.Mutex
+	todo todo
+	// proofs holds who waits for a proof, by nonce, under mu.
+	proofs map[string]chan struct{}
+	// parting cuts the connection after Close, under mu. Nil until then.
+	parting *time.Timer
+
+	// sent is the newest generation declared on this link. Writer only.
+	sent mesh.Generation
+	// blobs is how many blobs are streamed now. It has its own places.
+	blobs chan struct{}
+}
+
+// todo is what the writer has to do, in this order.
+type todo struct {
+	// frames are written as they are.
+	frames []mesh.Frame
+	// ack: acknowledge everything up to acked.
+	ack   bool
+	acked uint64
+	// look: ask the policy for a declaration.
+	look bool
+	// end: write the last frame, if there is one, and close.
+	end  bool
+	last *mesh.Frame
+}
+
+// blobsAtOnce is how many blobs one node may fetch at a time.
+const blobsAtOnce = 4
+
+// serveNode runs a node's link to its end.
+func (c *connection) serveNode(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	channel, requests, err := c.firstChannel(ctx, mesh.ChannelLink)
+	if err != nil {
+		c.log.Debug("a node's connection ended before its link began", "node", c.node, "error", err)
+		return
+	}
+	l := &nodeLink{
+		server:  c.server,
+		conn:    c,
+		node:    c.node,
+		log:     c.log.With("node", c.node),
+		channel: channel,
+		signal:  make(chan struct{}, 1),
+		ended:   make(chan struct{}),
+		proofs:  make(map[string]chan struct{}),
+		blobs:   make(chan struct{}, blobsAtOnce),
+	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer func() { _ = c.raw.Close() }()
+	defer cancel()
+	defer close(l.ended)
+	defer func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.parting != nil {
+			l.parting.Stop()
+		}
+	}()
+
+	running.Go(func() {
+		err := l.read(ctx)
+		l.finish(ctx, err)
+	})
+	if err := l.write(ctx, requests, &running); err != nil && ctx.Err() == nil {
+		l.log.Info("a link was lost while writing", "error", err)
+	}
+}
+
+// Wake implements Waker.
+func (l *nodeLink) Wake() { l.do(func(t *todo) { t.look = true }) }
+
+// Close implements Waker.
+func (l *nodeLink) Close(reason string) {
+	last := refusedFrame(mesh.Refused{Code: mesh.CodeConflict, Message: reason})
+	if strings.HasPrefix(reason, ReasonRevoked) {
+		last = refusedFrame(mesh.Refused{Code: mesh.CodeDenied, Message: reason})
+		last.Type = mesh.FrameRevoked
+	}
+	l.end(&last)
+}
+
+// end makes the writer write last, if there is one, and close. The connection
+// is cut after partingTime whether or not the writer got that far.
+func (l *nodeLink) end(last *mesh.Frame) {
+	l.mu.Lock()
+	if l.parting == nil {
+		l.parting = time.AfterFunc(partingTime, func() { _ = l.conn.raw.Close() })
+	}
+	l.mu.Unlock()
+	l.do(func(t *todo) {
+		if !t.end {
+			t.end, t.last = true, last
+		}
+	})
+}
+
+// do changes what the writer has to do, and tells it.
+func (l *nodeLink) do(change func(*todo)) {
+	l.mu.Lock()
+	change(&l.todo)
+	l.mu.Unlock()
+	select {
+	case l.signal <- struct{}{}:
+	default:
+	}
+}
+
+func (l *nodeLink) take() todo {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.todo
+	l.todo = todo{acked: t.acked, end: t.end}
+	return t
+}
+
+// write serves the connection until it ends. It never waits for the policy but
+// in look.
+func (l *nodeLink) write(ctx context.Context, channelRequests <-chan *ssh.Request, running *sync.WaitGroup) error {
+	patience := 3 * l.server.cfg.Heartbeat
+	l.out = &pushed{to: l.channel, patience: patience, cut: func() { _ = l.conn.raw.Close() }}
+	for {
+		var err error
+		select {
+		case <-l.signal:
+			var over bool
+			if over, err = l.work(ctx); over {
+				l.part(channelRequests)
+				return err
+			}
+		case next, open := <-l.conn.channels:
+			if !open {
+				return nil
+			}
+			err = l.offered(ctx, next, running)
+		case request, open := <-l.conn.requests:
+			if !open {
+				return nil
+			}
+			err = refuse(request)
+		case request, open := <-channelRequests:
+			if !open {
+				channelRequests = nil
+				continue
+			}
+			err = refuse(request)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// work does what there is to do; over means that the link ends with it.
+func (l *nodeLink) work(ctx context.Context) (over bool, err error) {
+	t := l.take()
+	for _, f := range t.frames {
+		if err := frame.Write(l.out, f); err != nil {
+			return false, err
+		}
+	}
+	if t.ack {
+		f, err := mesh.NewFrame(mesh.FrameAck, 0, mesh.Ack{Seq: t.acked})
+		if err != nil {
+			return false, fmt.Errorf("make an ack: %w", err)
+		}
+		if err := frame.Write(l.out, f); err != nil {
+			return false, err
+		}
+	}
+	if t.end {
+		if t.last != nil {
+			return true, frame.Write(l.out, *t.last)
+		}
+		return true, nil
+	}
+	if t.look {
+		return false, l.declare(ctx)
+	}
+	return false, nil
+}
+
+// part leaves the other end time to take the last frame and close.
+func (l *nodeLink) part(channelRequests <-chan *ssh.Request) {
+	_ = l.channel.CloseWrite()
+	l.conn.discard(channelRequests)
+}
+
+// declare sends the newest declaration that the node does not hold.
+func (l *nodeLink) declare(ctx context.Context) error {
+	d, err := l.server.cfg.Policy.Pending(ctx, l.node)
+	if err != nil {
+		return fmt.Errorf("look for a declaration: %w", err)
+	}
+	if d == nil || d.Generation <= l.sent {
+		return nil
+	}
+	f, err := mesh.NewFrame(mesh.FrameDeclare, 0, d)
+	if err != nil {
+		return fmt.Errorf("write a declaration: %w", err)
+	}
+	l.sent = d.Generation
+	err = frame.Write(l.out, f)
+	if errors.Is(err, frame.ErrTooLarge) {
+		l.log.Error("a declaration is too large to send; the node keeps the one it has until a smaller one is written", "generation", d.Generation, "error", err)
+		return nil
+	}
+	return err
+}
+
+// read takes frames until the link ends, and returns why it did.
+func (l *nodeLink) read(ctx context.Context) error {
+	in := newHeard(l.channel, l.server.cfg.HandshakeTimeout, func() { _ = l.conn.raw.Close() })
+	defer in.silence.Stop()
+	frames := frame.NewReader(in)
+	hello, err := l.hello(frames)
+	if err != nil {
+		refusal := refusedFrame(l.conn.refused(err))
+		l.end(&refusal)
+		return err
+	}
+	welcome, recovery, err := l.server.cfg.Policy.Connect(ctx, l.node, hello, l)
+	if err != nil {
+		refusal := refusedFrame(l.conn.refused(err))
+		l.end(&refusal)
+		return fmt.Errorf("connect: %w", err)
+	}
+	defer l.server.cfg.Policy.Disconnect(l.node, l)
+	l.conn.deadline.Stop()
+	welcome.Protocol = min(hello.ProtocolMax, mesh.ProtocolMax)
+	if welcome.HeartbeatSeconds == 0 {
+		welcome.HeartbeatSeconds = int(l.server.cfg.Heartbeat / time.Second)
+	}
+	if err := l.welcome(welcome, recovery); err != nil {
+		return err
+	}
+	l.server.add(l)
+	defer l.server.drop(l)
+	l.log.Info("a node is connected", "held", hello.Held, "version", hello.HostVersion)
+
+	in.patience = 3 * l.server.cfg.Heartbeat
+	if welcome.HeartbeatSeconds > 0 {
+		in.patience = 3 * time.Duration(welcome.HeartbeatSeconds) * time.Second
+	}
+	for {
+		f, err := frames.Read()
+		if err != nil {
+			if in.silent.Load() {
+				return fmt.Errorf("nothing came for %s: %w", in.patience, err)
+			}
+			return err
+		}
+		if err := l.handle(ctx, hello.StoreID, f); err != nil {
+			return err
+		}
+	}
+}
+
+// hello reads the first frame.
+func (l *nodeLink) hello(frames *frame.Reader) (mesh.Hello, error) {
+	f, err := frames.Read()
+	if err != nil {
+		return mesh.Hello{}, mesh.Errorf(mesh.CodeInvalid, "the hello could not be read: %w", err)
+	}
+	if f.Type != mesh.FrameHello {
+		return mesh.Hello{}, mesh.Errorf(mesh.CodeInvalid, "a link begins with a frame %q, not %q", mesh.FrameHello, f.Type)
+	}
+	var hello mesh.Hello
+	if err := json.Unmarshal(f.Body, &hello); err != nil {
+		return mesh.Hello{}, mesh.Errorf(mesh.CodeInvalid, "the hello could not be read: %w", err)
+	}
+	if err := speaks(hello.ProtocolMin, hello.ProtocolMax, hello.HostVersion); err != nil {
+		return mesh.Hello{}, err
+	}
+	if hello.Node != l.node {
+		return mesh.Hello{}, mesh.Errorf(mesh.CodeDenied, "this key belongs to the node %q, and the host says that it is %q", l.node, hello.Node)
+	}
+	return hello, nil
+}
+
+func (l *nodeLink) welcome(welcome mesh.Welcome, recovery *mesh.Recover) error {
+	f, err := mesh.NewFrame(mesh.FrameWelcome, 0, welcome)
+	if err != nil {
+		return fmt.Errorf("write a welcome: %w", err)
+	}
+	frames := []mesh.Frame{f}
+	if recovery != nil {
+		f, err := mesh.NewFrame(mesh.FrameRecover, 0, recovery)
+		if err != nil {
+			return fmt.Errorf("write a recovery copy: %w", err)
+		}
+		frames = append(frames, f)
+	}
+	l.do(func(t *todo) {
+		t.frames = append(t.frames, frames...)
+		t.look = true
+	})
+	return nil
+}
+
+// handle has one frame taken. An error ends the link; the host then sends
+// again what was not acknowledged.
+func (l *nodeLink) handle(ctx context.Context, storeID string, f mesh.Frame) error {
+	switch f.Type {
+	case mesh.FrameProof:
+		l.proven(f)
+		return nil
+	case mesh.FrameProfile, mesh.FrameInventory, mesh.FrameBriefing, mesh.FrameReceived,
+		mesh.FrameHeartbeat, mesh.FrameReport, mesh.FrameOwned, mesh.FrameEvent:
+		err := l.server.cfg.Policy.Handle(ctx, l.node, storeID, f)
+		switch {
+		case err == nil:
+		case mesh.CodeOf(err) == mesh.CodeInvalid:
+			// It can never be taken, and must not hold up what waits behind it.
+			l.log.Error("a message of a node cannot be taken and is dropped", "type", f.Type, "seq", f.Seq, "error", err)
+		default:
+			return fmt.Errorf("take %s: %w", f.Type, err)
+		}
+	case mesh.FrameHello, mesh.FrameEnrol:
+		return fmt.Errorf("a frame %q came in the middle of a link", f.Type)
+	default:
+		// A newer host may send what this control plane does not know.
+		l.log.Debug("a frame of an unknown type is ignored", "type", f.Type, "seq", f.Seq)
+		if f.Seq == 0 {
+			return nil
+		}
+	}
+	if f.Seq > 0 || f.Type == mesh.FrameHeartbeat {
+		l.do(func(t *todo) { t.ack, t.acked = true, max(t.acked, f.Seq) })
+	}
+	return nil
+}
+
+// finish ends the link after the reader did, and logs why.
+func (l *nodeLink) finish(ctx context.Context, err error) {
+	switch {
+	case ctx.Err() != nil:
+	case errors.Is(err, io.EOF):
+		l.log.Info("a node closed its link")
+	default:
+		l.log.Info("a link ended", "error", err)
+	}
+	l.end(nil)
+}
+
+// prove sends a nonce and waits until it comes back.
+func (l *nodeLink) prove(ctx context.Context) error {
+	var random [16]byte
+	if _, err := io.ReadFull(l.server.cfg.Rand, random[:]); err != nil {
+		return fmt.Errorf("make a nonce: %w", err)
+	}
+	nonce := hex.EncodeToString(random[:])
+	f, err := mesh.NewFrame(mesh.FrameProve, 0, mesh.Prove{Nonce: nonce})
+	if err != nil {
+		return fmt.Errorf("write a request for proof: %w", err)
+	}
+	proof := make(chan struct{})
+	l.mu.Lock()
+	l.proofs[nonce] = proof
+	l.mu.Unlock()
+	defer func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.proofs, nonce)
+	}()
+	l.do(func(t *todo) { t.frames = append(t.frames, f) })
+	select {
+	case <-proof:
+		return nil
+	case <-l.ended:
+		return mesh.Errorf(mesh.CodeUnavailable, "the link of %s ended before it answered", l.node)
+	case <-ctx.Done():
+		return mesh.Errorf(mesh.CodeUnavailable, "%s did not answer: %w", l.node, ctx.Err())
+	}
+}
+
+func (l *nodeLink) proven(f mesh.Frame) {
+	var proof mesh.Prove
+	if err := json.Unmarshal(f.Body, &proof); err != nil {
+		l.log.Debug("a proof could not be read", "error", err)
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if waiting, known := l.proofs[proof.Nonce]; known {
+		close(waiting)
+		delete(l.proofs, proof.Nonce)
+	}
+}

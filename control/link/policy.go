@@ -1,0 +1,51 @@
+package link
+
+import (
+	"context"
+	"io"
+
+	mesh "github.com/meshctl/mesh"
+)
+
+// Waker is the policy's hold on a live link.
+type Waker interface {
+	// Wake says that Pending may answer differently now. It never blocks; many
+	// calls may become one look.
+	Wake()
+	// Close ends the link, and says why on it if the host still listens. It
+	// never blocks. A reason that begins with ReasonRevoked tells the host that
+	// it is no longer a node.
+	Close(reason string)
+}
+
+// ReasonRevoked begins the reason of Waker.Close when the node was revoked.
+const ReasonRevoked = "revoked"
+
+// Policy decides everything about nodes; the server only carries it. All
+// methods are called from many goroutines. An error with mesh.CodeInvalid is
+// final; one with mesh.CodeUnavailable, or without a code, may go away.
+type Policy interface {
+	// CheckToken returns nil when the hash is that of a token that somebody may
+	// enrol with now, or may repeat an enrolment with.
+	CheckToken(ctx context.Context, secretHash string) error
+	// Enrol decides about a machine that proved key and token. Key is in the
+	// form of authorized_keys, without a comment. What it returns is durable.
+	Enrol(ctx context.Context, key, secretHash, remote string, e mesh.Enrol) (mesh.Enrolled, error)
+	// NodeByKey returns the name of the node that the key belongs to, and
+	// mesh.CodeDenied when there is none or it was revoked.
+	NodeByKey(ctx context.Context, key string) (string, error)
+	// Connect takes a link that said hello, or refuses it. The waker may be
+	// called before Connect returns. A recovery copy, when there is one, is
+	// sent before any declaration.
+	Connect(ctx context.Context, node string, hello mesh.Hello, w Waker) (mesh.Welcome, *mesh.Recover, error)
+	// Disconnect is called once for each Connect that returned no error.
+	Disconnect(node string, w Waker)
+	// Pending returns the newest declaration that the node does not hold, nil
+	// when there is none.
+	Pending(ctx context.Context, node string) (*mesh.Declaration, error)
+	// Handle takes a frame of a node; nil means that it is committed, now or
+	// earlier. A sequence number counts within storeID.
+	Handle(ctx context.Context, node, storeID string, f mesh.Frame) error
+	// OpenBlob opens content that a declaration of the node names.
+	OpenBlob(ctx context.Context, node, sha256 string) (io.ReadCloser, error)
+}

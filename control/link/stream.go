@@ -1,0 +1,122 @@
+package link
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	mesh "github.com/meshctl/mesh"
+)
+
+// heard reads from a channel and cuts the connection when nothing comes for as
+// long as its patience. The time that its reader spends on what came does not
+// count as silence.
+type heard struct {
+	from     io.Reader
+	patience time.Duration
+	silence  *time.Timer
+	silent   atomic.Bool
+}
+
+func newHeard(from io.Reader, patience time.Duration, cut func()) *heard {
+	h := &heard{from: from, patience: patience}
+	h.silence = time.AfterFunc(patience, func() {
+		h.silent.Store(true)
+		cut()
+	})
+	return h
+}
+
+// Read implements io.Reader.
+func (h *heard) Read(p []byte) (int, error) {
+	h.silence.Reset(h.patience)
+	n, err := h.from.Read(p)
+	h.silence.Stop()
+	return n, err
+}
+
+// pushed writes to a channel and cuts the connection when a write makes no
+// progress for as long as its patience.
+type pushed struct {
+	to       io.Writer
+	patience time.Duration
+	cut      func()
+	timer    *time.Timer
+}
+
+// Write implements io.Writer. Writes should be small.
+func (p *pushed) Write(data []byte) (int, error) {
+	if p.timer == nil {
+		p.timer = time.AfterFunc(p.patience, p.cut)
+	} else {
+		p.timer.Reset(p.patience)
+	}
+	n, err := p.to.Write(data)
+	p.timer.Stop()
+	return n, err
+}
+
+// chunk bounds a single write, so that the SSH library does not keep large
+// packet buffers for the life of the connection.
+const chunk = 4 << 10
+
+// offered answers a channel that the host opened during its link.
+func (l *nodeLink) offered(ctx context.Context, next ssh.NewChannel, running *sync.WaitGroup) error {
+	if next.ChannelType() != mesh.ChannelBlob {
+		return next.Reject(ssh.UnknownChannelType, "only "+mesh.ChannelBlob+" can be opened beside the link")
+	}
+	sum := string(next.ExtraData())
+	if raw, err := hex.DecodeString(sum); err != nil || len(raw) != 32 || hex.EncodeToString(raw) != sum {
+		return next.Reject(ssh.ConnectionFailed, "a blob is named by the 64 hexadecimal digits of its SHA-256")
+	}
+	select {
+	case l.blobs <- struct{}{}:
+	default:
+		return next.Reject(ssh.ResourceShortage, "too many blobs at a time on this link")
+	}
+	running.Go(func() {
+		defer func() { <-l.blobs }()
+		if err := l.blob(ctx, next, sum); err != nil && ctx.Err() == nil {
+			l.log.Warn("a blob was not delivered; the host asks again", "sha256", sum, "error", err)
+		}
+	})
+	return nil
+}
+
+// blob streams one blob and closes its channel. A host tells a blob that ended
+// from one that broke off by its digest.
+func (l *nodeLink) blob(ctx context.Context, next ssh.NewChannel, sum string) error {
+	content, err := l.server.cfg.Policy.OpenBlob(ctx, l.node, sum)
+	if err != nil {
+		if rejectErr := next.Reject(ssh.ConnectionFailed, l.conn.refused(err).Message); rejectErr != nil {
+			return fmt.Errorf("reject a blob: %w", rejectErr)
+		}
+		return fmt.Errorf("open a blob: %w", err)
+	}
+	defer func() { _ = content.Close() }()
+	channel, requests, err := next.Accept()
+	if err != nil {
+		return fmt.Errorf("accept a blob's channel: %w", err)
+	}
+	drained := make(chan struct{})
+	go func() {
+		defer close(drained)
+		ssh.DiscardRequests(requests)
+	}()
+	defer func() {
+		_ = channel.Close()
+		<-drained
+	}()
+	out := &pushed{to: channel, patience: 3 * l.server.cfg.Heartbeat, cut: func() { _ = l.conn.raw.Close() }}
+	// The plain struct hides that a file can copy itself, in large writes.
+	if _, err := io.CopyBuffer(out, struct{ io.Reader }{content}, make([]byte, chunk)); err != nil {
+		return fmt.Errorf("send a blob: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,371 @@
+// Package host is the daemon's core: one goroutine owns the reconcile loop,
+// fed by the link, by timers and by the admin at the machine; it keeps the
+// state that the others ask for, and beats the watchdog only while its loops
+// turn.
+//
+// It applies no resource, speaks no protocol and stores nothing itself: the
+// reconciler, the link and the store are given to it.
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	mesh "github.com/meshctl/mesh"
+	"github.com/meshctl/mesh/host/reconcile"
+)
+
+// Store is what the host keeps. Each method is one transaction, durable when it
+// returns nil.
+type Store interface {
+	Declaration(ctx context.Context) (*mesh.Declaration, error)
+	// Hold refuses a generation that is not greater than the one held.
+	Hold(ctx context.Context, d mesh.Declaration) error
+	HasBlob(sum string) bool
+	AddBlob(ctx context.Context, sum string, write func(context.Context, io.Writer) error) error
+	Summary(ctx context.Context) (Summary, error)
+	AddEvent(ctx context.Context, e mesh.Event) error
+	AddFullReport(ctx context.Context) error
+	AddFullOwned(ctx context.Context) error
+	RecoveryCopy(ctx context.Context) ([]mesh.Owned, error)
+	Recover(ctx context.Context, copied []mesh.Owned) error
+	SetBundle(ctx context.Context, d mesh.Document) error
+	Bundle(ctx context.Context) (*mesh.Document, error)
+}
+
+// Summary is what the store holds at one moment.
+type Summary struct {
+	StoreID string
+	Held    mesh.Generation
+	Applied mesh.Generation
+	// LastPass is the last pass that ended. Zero: there was none.
+	LastPass       uint64
+	LastGeneration mesh.Generation
+	LastTrigger    mesh.Trigger
+	LastState      mesh.GenerationState
+	LastEnded      time.Time
+	Kept           []mesh.ResourceID
+	Ledger         []mesh.Result
+	LedgerDigest   string
+	OwnedDigest    string
+	// Pending counts messages that the control plane has not acknowledged.
+	Pending int
+}
+
+// Reconciler makes one pass.
+type Reconciler interface {
+	Run(ctx context.Context, d mesh.Declaration, t mesh.Trigger, superseded func() bool) (reconcile.Outcome, error)
+}
+
+// Describer looks at the machine.
+type Describer interface {
+	Profile(ctx context.Context) (mesh.Profile, error)
+	Inventory(ctx context.Context) (mesh.Inventory, error)
+	Briefing(ctx context.Context) (mesh.Briefing, error)
+}
+
+// Link is the connection to the control plane, made by Config.Dial.
+type Link interface {
+	// Run dials, and dials again, until ctx ends.
+	Run(ctx context.Context) error
+	// Status says in one sentence how the link is, and whether it is up.
+	Status() (sentence string, up bool)
+}
+
+// Enroller makes this machine a node.
+type Enroller interface {
+	Enrol(ctx context.Context, token mesh.Token, e mesh.Enrol) (mesh.Enrolled, error)
+}
+
+// Bundles reads a bundle: a document and the package files beside it.
+type Bundles interface {
+	// Take copies the package files to where the package resource finds them,
+	// and returns the document.
+	Take(ctx context.Context, path string) (mesh.Document, error)
+}
+
+// Config is what a Host is made of. Every field is needed unless it says
+// otherwise.
+type Config struct {
+	Store      Store
+	Reconciler Reconciler
+	Describer  Describer
+	Enroller   Enroller
+	Bundles    Bundles
+	// Settings are read before the daemon starts; Save makes them durable.
+	Settings Settings
+	Save     func(Settings) error
+	// Dial makes the link of an enrolled host. The host is what the link talks to.
+	Dial func(Settings, *Host) Link
+	// Settle waits for what an earlier life of this daemon left running.
+	Settle func(ctx context.Context) error
+	// Notify reports to the service manager.
+	Notify  Notifier
+	Version string
+	BootID  string
+	Now     func() time.Time
+	Log     *slog.Logger
+	// Beats proves that loops turn.
+	Beats *Beats
+}
+
+// Notifier is the service manager that started this daemon, if one did.
+type Notifier interface {
+	Ready() error
+	Ping() error
+	Status(string) error
+	Stopping() error
+	// Watchdog is how often a ping is expected at the least. Zero: never.
+	Watchdog() time.Duration
+}
+
+// Host is the daemon. Make it with New, then call Run once.
+type Host struct {
+	cfg Config
+
+	held      atomic.Uint64 // newest generation on disk
+	drift     atomic.Uint64 // resources found changed since the start
+	heartbeat atomic.Uint64
+	declared  chan struct{} // room for one: a declaration was stored
+	asks      chan ask
+	relink    chan struct{} // room for one: settings changed
+
+	mu       sync.Mutex
+	settings Settings // guarded by mu
+	link     Link     // guarded by mu; nil while there is none
+	working  string   // guarded by mu; what the loop does now, empty when idle
+}
+
+// ask is something that the admin at the machine wants from the loop.
+type ask struct {
+	do   func(ctx context.Context) error
+	done chan error
+}
+
+// New makes a Host.
+func New(cfg Config) *Host {
+	return &Host{
+		cfg:      cfg,
+		settings: cfg.Settings,
+		declared: make(chan struct{}, 1),
+		asks:     make(chan ask),
+		relink:   make(chan struct{}, 1),
+	}
+}
+
+// Run runs the daemon until ctx ends or one of its loops cannot go on.
+func (h *Host) Run(ctx context.Context) error {
+	d, err := h.cfg.Store.Declaration(ctx)
+	if err != nil {
+		return fmt.Errorf("read the declaration held: %w", err)
+	}
+	if d != nil {
+		h.held.Store(uint64(d.Generation))
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	loops := []func(context.Context) error{h.reconcileLoop, h.linkLoop, h.watchdogLoop}
+	errs := make(chan error, len(loops))
+	for _, loop := range loops {
+		go func() { errs <- loop(ctx) }()
+	}
+	if err := h.cfg.Notify.Ready(); err != nil {
+		h.cfg.Log.WarnContext(ctx, "the service manager was not told that this host is ready", "error", err)
+	}
+	var all error
+	for range loops {
+		if err := <-errs; err != nil && !errors.Is(err, context.Canceled) {
+			all = errors.Join(all, err)
+		}
+		cancel()
+	}
+	return all
+}
+
+// reconcileLoop owns every pass.
+func (h *Host) reconcileLoop(ctx context.Context) error {
+	beat := h.cfg.Beats.Loop("reconcile")
+	h.setWorking("waiting for what an earlier life of this host left running")
+	if err := h.cfg.Settle(ctx); err != nil {
+		return fmt.Errorf("wait for an earlier package transaction: %w", err)
+	}
+	h.setWorking("")
+	drift := time.NewTimer(h.driftInterval())
+	defer drift.Stop()
+	turn := time.NewTicker(turnInterval)
+	defer turn.Stop()
+	retry := newRetry()
+	defer retry.stop()
+	if h.held.Load() > 0 {
+		if err := h.pass(ctx, mesh.TriggerResumed, beat, retry); err != nil {
+			return err
+		}
+	}
+	for {
+		beat()
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-turn.C:
+		case <-h.declared:
+			if err := h.pass(ctx, mesh.TriggerDeclared, beat, retry); err != nil {
+				return err
+			}
+			drift.Reset(h.driftInterval())
+		case <-drift.C:
+			drift.Reset(h.driftInterval())
+			if err := h.pass(ctx, mesh.TriggerDrift, beat, retry); err != nil {
+				return err
+			}
+		case <-retry.due():
+			if err := h.pass(ctx, mesh.TriggerRetry, beat, retry); err != nil {
+				return err
+			}
+		case a := <-h.asks:
+			err := a.do(ctx)
+			if err == nil {
+				err = h.pass(ctx, mesh.TriggerAsked, beat, retry)
+			}
+			a.done <- err
+		}
+	}
+}
+
+// turnInterval is how often an idle loop turns to prove that it can.
+const turnInterval = 5 * time.Second
+
+func (h *Host) driftInterval() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.settings.DriftInterval.orDefault(defaultDrift)
+}
+
+// pass makes passes until none is superseded.
+func (h *Host) pass(ctx context.Context, trigger mesh.Trigger, beat func(), retry *retry) error {
+	defer h.setWorking("")
+	for {
+		d, err := h.cfg.Store.Declaration(ctx)
+		if err != nil {
+			return fmt.Errorf("read the declaration held: %w", err)
+		}
+		if d == nil {
+			return nil
+		}
+		h.setWorking(fmt.Sprintf("applying %s (%s)", d.Generation, trigger))
+		superseded := func() bool {
+			beat()
+			return h.held.Load() > uint64(d.Generation)
+		}
+		out, err := h.cfg.Reconciler.Run(ctx, *d, trigger, superseded)
+		if err != nil {
+			return fmt.Errorf("apply %s: %w", d.Generation, err)
+		}
+		if out.Superseded {
+			h.cfg.Log.InfoContext(ctx, "a newer declaration supersedes the one being applied", "generation", d.Generation)
+			trigger = mesh.TriggerDeclared
+			continue
+		}
+		h.drift.Add(uint64(len(out.Drifted)))
+		h.logOutcome(ctx, *d, trigger, out)
+		retry.after(out.Count(mesh.StatusDeferred) > 0)
+		return nil
+	}
+}
+
+func (h *Host) logOutcome(ctx context.Context, d mesh.Declaration, trigger mesh.Trigger, out reconcile.Outcome) {
+	level := slog.LevelInfo
+	if out.State == mesh.GenerationFailed {
+		level = slog.LevelWarn
+	}
+	h.cfg.Log.Log(ctx, level, "pass ended",
+		"generation", d.Generation, "trigger", trigger, "state", out.State,
+		"ok", out.Count(mesh.StatusOK), "changed", out.Count(mesh.StatusChanged), "removed", out.Count(mesh.StatusRemoved),
+		"failed", out.Count(mesh.StatusFailed), "deferred", out.Count(mesh.StatusDeferred), "unknown", out.Count(mesh.StatusUnknown),
+		"conflict", out.Count(mesh.StatusConflict), "skipped", out.Count(mesh.StatusSkipped), "drift", len(out.Drifted))
+	for _, r := range out.Results {
+		if !r.Status.Good() {
+			h.cfg.Log.WarnContext(ctx, "resource is not as declared", "resource", r.Resource, "status", r.Status, "reason", r.Reason, "detail", r.Detail)
+		}
+	}
+}
+
+func (h *Host) setWorking(what string) {
+	h.mu.Lock()
+	h.working = what
+	h.mu.Unlock()
+	text := what
+	if text == "" {
+		text = "watching " + mesh.Generation(h.held.Load()).String()
+		if h.held.Load() == 0 {
+			text = "no declaration yet"
+		}
+	}
+	if err := h.cfg.Notify.Status(text); err != nil {
+		h.cfg.Log.Debug("the service manager was not told the status", "error", err)
+	}
+}
+
+// inLoop has the reconcile loop call do and then make a pass, and waits for
+// both.
+func (h *Host) inLoop(ctx context.Context, do func(context.Context) error) error {
+	a := ask{do: do, done: make(chan error, 1)}
+	select {
+	case h.asks <- a:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case err := <-a.done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// linkLoop keeps the link of an enrolled host, and begins a new one when the
+// settings change.
+func (h *Host) linkLoop(ctx context.Context) error {
+	for {
+		h.mu.Lock()
+		settings := h.settings
+		h.mu.Unlock()
+		if !settings.Enrolled() {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-h.relink:
+				continue
+			}
+		}
+		link := h.cfg.Dial(settings, h)
+		h.mu.Lock()
+		h.link = link
+		h.mu.Unlock()
+		linkCtx, cancel := context.WithCancel(ctx)
+		ended := make(chan error, 1)
+		go func() { ended <- link.Run(linkCtx) }()
+		var err error
+		select {
+		case err = <-ended:
+		case <-h.relink:
+			cancel()
+			err = <-ended
+		}
+		cancel()
+		h.mu.Lock()
+		h.link = nil
+		h.mu.Unlock()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil && !errors.Is(err, context.Canceled) {
+			return fmt.Errorf("keep the link: %w", err)
+		}
+	}
+}

@@ -1,0 +1,530 @@
+// Package reconcile brings a machine to its declaration: it orders resources,
+// applies what differs, reads back, writes the ledger after the read-back,
+// removes what both sides agree to remove, and goes on where a crash stopped
+// it. It is logic over a Store and Providers.
+//
+// It touches no machine itself, holds no link, and decides neither when a pass
+// is made nor what is declared.
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	mesh "github.com/meshctl/mesh"
+	"github.com/meshctl/mesh/host/resource"
+	"github.com/meshctl/mesh/internal/fault"
+)
+
+// Units reloads and restarts units of the service manager.
+type Units interface {
+	// Act reloads or restarts the unit and reads back that it is active. The
+	// error is a *resource.Error with reason unit-failed and the unit's last
+	// journal lines when it is not.
+	Act(ctx context.Context, unit, verb string) error
+	// DaemonReload makes the service manager read its unit files again.
+	DaemonReload(ctx context.Context) error
+}
+
+// Config is what a Reconciler is made of. Every field is needed.
+type Config struct {
+	Store     Store
+	Providers []resource.Provider
+	Units     Units
+	// Now is the time that results and reports carry.
+	Now func() time.Time
+	Log *slog.Logger
+}
+
+// Reconciler makes passes, one at a time, called from one goroutine.
+type Reconciler struct {
+	store     Store
+	providers map[mesh.Kind]resource.Provider
+	units     Units
+	now       func() time.Time
+	log       *slog.Logger
+}
+
+// New makes a Reconciler.
+func New(cfg Config) *Reconciler {
+	r := &Reconciler{
+		store:     cfg.Store,
+		providers: make(map[mesh.Kind]resource.Provider, len(cfg.Providers)),
+		units:     cfg.Units,
+		now:       cfg.Now,
+		log:       cfg.Log,
+	}
+	for _, p := range cfg.Providers {
+		r.providers[p.Kind()] = p
+	}
+	return r
+}
+
+// Outcome says how a pass ended.
+type Outcome struct {
+	State   mesh.GenerationState
+	Results []mesh.Result
+	// Removed are results of resources that are no longer managed.
+	Removed []mesh.Result
+	Kept    []mesh.ResourceID
+	// Drifted lists resources that were found changed by somebody else.
+	Drifted []mesh.ResourceID
+	// Superseded: the pass stopped at a resource boundary because a newer
+	// declaration waits. Nothing was reported for it.
+	Superseded bool
+}
+
+// Count returns how many results have the status.
+func (o Outcome) Count(s mesh.Status) int {
+	n := 0
+	for _, r := range slices.Concat(o.Results, o.Removed) {
+		if r.Status == s {
+			n++
+		}
+	}
+	return n
+}
+
+// pass is the state of one pass; it lives in one call of Run.
+type pass struct {
+	*Reconciler
+	decl     mesh.Declaration
+	trigger  mesh.Trigger
+	number   uint64
+	started  time.Time
+	results  map[mesh.ResourceID]mesh.Result
+	entries  map[mesh.ResourceID]Entry
+	owned    map[mesh.ResourceID]mesh.Owned
+	actions  []UnitAction
+	reload   bool
+	removed  []mesh.Result
+	events   []mesh.Event
+	drifted  []mesh.ResourceID
+	declared map[mesh.ResourceID]mesh.Resource
+	stop     func() bool
+}
+
+// Run makes one pass. It asks superseded at each resource boundary and stops
+// there when the answer is yes. The error is that of the store or of ctx;
+// resources that cannot be reached are results, not errors.
+func (r *Reconciler) Run(ctx context.Context, decl mesh.Declaration, trigger mesh.Trigger, superseded func() bool) (Outcome, error) {
+	state, err := r.store.State(ctx)
+	if err != nil {
+		return Outcome{}, fmt.Errorf("read ledger: %w", err)
+	}
+	p := &pass{
+		Reconciler: r, decl: decl, trigger: trigger, stop: superseded, started: r.now(),
+		results:  make(map[mesh.ResourceID]mesh.Result),
+		entries:  make(map[mesh.ResourceID]Entry),
+		owned:    make(map[mesh.ResourceID]mesh.Owned),
+		declared: make(map[mesh.ResourceID]mesh.Resource),
+		actions:  state.Units,
+	}
+	for _, e := range state.Ledger {
+		if e.Status != mesh.StatusPending {
+			e.Before, e.BeforeWant = e.Status, e.Want
+		}
+		p.entries[e.Resource] = e
+	}
+	for _, o := range state.Owned {
+		p.owned[o.Resource] = o
+	}
+	for _, res := range decl.Resources {
+		p.declared[res.ID()] = res
+	}
+	if err := p.begin(ctx); err != nil {
+		return Outcome{}, err
+	}
+	for _, provider := range r.providers {
+		if s, ok := provider.(resource.PassStarter); ok {
+			s.StartPass(ctx)
+		}
+	}
+	done, err := p.work(ctx)
+	if err != nil {
+		return Outcome{}, err
+	}
+	out := Outcome{Removed: p.removed, Drifted: p.drifted, Kept: p.kept(), Superseded: !done}
+	for _, id := range slices.Sorted(maps.Keys(p.results)) {
+		out.Results = append(out.Results, p.results[id])
+	}
+	if !done {
+		out.State = mesh.GenerationOutstanding
+		return out, nil
+	}
+	out.State = mesh.StateOf(out.Results)
+	fault.Point("reconcile.before-end")
+	err = r.store.EndPass(ctx, End{
+		Pass: p.number, Started: p.started, Generation: decl.Generation, Trigger: trigger, State: out.State,
+		Kept: out.Kept, Removed: p.removed, Events: p.events,
+	})
+	if err != nil {
+		return Outcome{}, fmt.Errorf("store the end of the pass: %w", err)
+	}
+	return out, nil
+}
+
+// begin sets everything that the declaration is about to pending, and drops
+// ledger entries of what is neither declared nor owned.
+func (p *pass) begin(ctx context.Context) error {
+	var begin []mesh.Result
+	var drop []mesh.ResourceID
+	for _, res := range p.decl.Resources {
+		pending := mesh.Result{Resource: res.ID(), Status: mesh.StatusPending, Generation: p.decl.Generation, Want: res.Digest(), At: p.now()}
+		begin = append(begin, pending)
+		p.results[res.ID()] = pending
+	}
+	for id := range p.entries {
+		_, declared := p.declared[id]
+		_, owned := p.owned[id]
+		if !declared && !owned {
+			drop = append(drop, id)
+		}
+	}
+	for _, o := range p.releasedOwned() {
+		pending := mesh.Result{Resource: o.Resource, Status: mesh.StatusPending, Generation: p.decl.Generation, At: p.now()}
+		begin = append(begin, pending)
+		p.results[o.Resource] = pending
+	}
+	for _, id := range p.kept() {
+		if _, in := p.entries[id]; in {
+			drop = append(drop, id)
+		}
+	}
+	number, err := p.store.BeginPass(ctx, begin, drop)
+	if err != nil {
+		return fmt.Errorf("begin pass: %w", err)
+	}
+	p.number = number
+	return nil
+}
+
+// releasedOwned is what this host owns, is not declared, and was released.
+func (p *pass) releasedOwned() []mesh.Owned {
+	var out []mesh.Owned
+	for _, id := range slices.Sorted(maps.Keys(p.owned)) {
+		if _, declared := p.declared[id]; !declared && slices.Contains(p.decl.Released, id) {
+			out = append(out, p.owned[id])
+		}
+	}
+	removalOrder(out)
+	return out
+}
+
+// kept is what this host owns, is not declared, and was not released.
+func (p *pass) kept() []mesh.ResourceID {
+	var out []mesh.ResourceID
+	for _, id := range slices.Sorted(maps.Keys(p.owned)) {
+		if _, declared := p.declared[id]; !declared && !slices.Contains(p.decl.Released, id) {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+// work applies, removes, applies once more what a removal may have freed, and
+// does the unit actions. It returns false when it was superseded.
+func (p *pass) work(ctx context.Context) (bool, error) {
+	sorted, cyclic := order(p.decl.Resources)
+	for _, id := range cyclic {
+		err := p.record(ctx, Record{Result: p.result(id, mesh.StatusFailed, mesh.ReasonCycle, "it requires itself through other resources; remove one of the requires")})
+		if err != nil {
+			return false, err
+		}
+	}
+	if done, err := p.applyAll(ctx, sorted); err != nil || !done {
+		return done, err
+	}
+	if done, err := p.removeAll(ctx); err != nil || !done {
+		return done, err
+	}
+	if len(p.removed) > 0 {
+		again := slices.DeleteFunc(sorted, func(r mesh.Resource) bool {
+			s := p.results[r.ID()].Status
+			return s.Good() || s == mesh.StatusDeferred
+		})
+		for _, r := range again {
+			p.results[r.ID()] = p.result(r.ID(), mesh.StatusPending, "", "")
+		}
+		if done, err := p.applyAll(ctx, again); err != nil || !done {
+			return done, err
+		}
+	}
+	return true, p.actOnUnits(ctx)
+}
+
+func (p *pass) applyAll(ctx context.Context, sorted []mesh.Resource) (bool, error) {
+	takesSet := func(k mesh.Kind) bool {
+		_, ok := p.providers[k].(resource.SetProvider)
+		return ok
+	}
+	for _, group := range groups(sorted, takesSet) {
+		if p.stop() {
+			return false, nil
+		}
+		if err := ctx.Err(); err != nil {
+			return false, err
+		}
+		if err := p.applyGroup(ctx, group); err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// applyGroup checks each resource of a group, writes those that differ in one
+// step, reads each back, and records each.
+func (p *pass) applyGroup(ctx context.Context, group []mesh.Resource) error {
+	provider, known := p.providers[group[0].Kind]
+	var changes []resource.Change
+	var intents []Intent
+	for _, res := range group {
+		if !known {
+			reason, detail := mesh.ReasonInternal, fmt.Sprintf("this host has no provider for kind %q", res.Kind)
+			if res.Kind == mesh.KindPackage {
+				reason, detail = mesh.ReasonNoManager, "this machine has no package manager that this host knows (apt, dnf)"
+			}
+			if err := p.record(ctx, Record{Result: p.result(res.ID(), mesh.StatusFailed, reason, detail)}); err != nil {
+				return err
+			}
+			continue
+		}
+		if missing := p.unmet(res); missing != "" {
+			detail := fmt.Sprintf("%s is not as wanted; this is tried again when it is", missing)
+			if err := p.record(ctx, Record{Result: p.result(res.ID(), mesh.StatusSkipped, mesh.ReasonDependency, detail)}); err != nil {
+				return err
+			}
+			continue
+		}
+		change, intent, err := p.prepare(ctx, provider, res)
+		if err != nil {
+			return err
+		}
+		if change != nil {
+			changes = append(changes, *change)
+			intents = append(intents, intent)
+		}
+	}
+	if len(changes) == 0 {
+		return nil
+	}
+	if err := p.store.Intend(ctx, intents); err != nil {
+		return fmt.Errorf("store what is about to be written: %w", err)
+	}
+	for _, in := range intents {
+		if in.Owned != nil {
+			p.owned[in.Resource] = *in.Owned
+		}
+	}
+	fault.Point("reconcile.before-apply")
+	errs := make([]error, len(changes))
+	if set, ok := provider.(resource.SetProvider); ok {
+		errs = set.ApplySet(ctx, changes)
+	} else {
+		for i, c := range changes {
+			errs[i] = provider.Apply(ctx, c.Want, c.Diff)
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	fault.Point("reconcile.after-apply")
+	for i, c := range changes {
+		if err := p.readBack(ctx, provider, c.Want, errs[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// prepare checks one resource. What is right, or cannot be read, is recorded;
+// what has to be written comes back.
+func (p *pass) prepare(ctx context.Context, provider resource.Provider, res mesh.Resource) (*resource.Change, Intent, error) {
+	id := res.ID()
+	diff, err := provider.Check(ctx, res)
+	if err != nil {
+		return nil, Intent{}, p.recordError(ctx, id, err)
+	}
+	entry, inLedger := p.entries[id]
+	owned, isOwned := p.owned[id]
+	if !diff.Zero() {
+		if inLedger && entry.Before.Good() && entry.BeforeWant == res.Digest() && !entry.Writing {
+			p.drifted = append(p.drifted, id)
+			p.events = append(p.events, mesh.Event{Kind: mesh.EventDrift, Resource: id, Detail: diff.String(), At: p.now()})
+		}
+		intent := Intent{Resource: id}
+		if !isOwned {
+			captured, err := p.capture(ctx, provider, res)
+			if err != nil {
+				return nil, Intent{}, p.recordError(ctx, id, err)
+			}
+			intent.Owned = &captured
+		}
+		return &resource.Change{Want: res, Diff: diff}, intent, nil
+	}
+	status := mesh.StatusOK
+	if entry.Writing {
+		// A pass wrote it and did not live to say so.
+		status = mesh.StatusChanged
+	}
+	record := Record{Result: p.result(id, status, "", "")}
+	if status == mesh.StatusChanged {
+		record.Units = p.follow(res)
+	}
+	if !isOwned {
+		owned, err = p.capture(ctx, provider, res)
+		if err != nil {
+			return nil, Intent{}, p.recordError(ctx, id, err)
+		}
+		owned.Made = mesh.MadeExisted
+	}
+	if record.Owned, err = p.wrote(ctx, provider, res, owned); err != nil {
+		return nil, Intent{}, p.recordError(ctx, id, err)
+	}
+	return nil, Intent{}, p.record(ctx, record)
+}
+
+func (p *pass) capture(ctx context.Context, provider resource.Provider, res mesh.Resource) (mesh.Owned, error) {
+	owned, err := provider.Capture(ctx, res)
+	if err != nil {
+		return mesh.Owned{}, err
+	}
+	owned.Resource = res.ID()
+	owned.Generation = p.decl.Generation
+	return owned, nil
+}
+
+// wrote sets what a later removal compares with. It returns nil when nothing
+// changed in what is held.
+func (p *pass) wrote(ctx context.Context, provider resource.Provider, res mesh.Resource, owned mesh.Owned) (*mesh.Owned, error) {
+	wrote, err := provider.Wrote(ctx, res)
+	if err != nil {
+		return nil, err
+	}
+	if held, ok := p.owned[res.ID()]; ok && string(held.Wrote) == string(wrote) {
+		return nil, nil
+	}
+	owned.Wrote = wrote
+	return &owned, nil
+}
+
+// readBack looks at the machine after a write, whatever the write said, and
+// records what it saw.
+func (p *pass) readBack(ctx context.Context, provider resource.Provider, res mesh.Resource, applied error) error {
+	id := res.ID()
+	diff, err := provider.Check(ctx, res)
+	if err != nil {
+		return p.recordError(ctx, id, errors.Join(err, applied))
+	}
+	if !diff.Zero() {
+		if applied != nil {
+			return p.recordError(ctx, id, applied)
+		}
+		return p.record(ctx, Record{Result: p.result(id, mesh.StatusFailed, mesh.ReasonReadBack, "it was written without an error and reads back differently: "+diff.String())})
+	}
+	owned, err := p.wrote(ctx, provider, res, p.owned[id])
+	if err != nil {
+		return p.recordError(ctx, id, err)
+	}
+	if applied != nil {
+		p.log.WarnContext(ctx, "the tool reported an error and the machine is as wanted", "resource", id, "error", applied)
+	}
+	record := Record{Result: p.result(id, mesh.StatusChanged, "", ""), Owned: owned, Units: p.follow(res)}
+	fault.Point("reconcile.before-record")
+	if err := p.record(ctx, record); err != nil {
+		return err
+	}
+	fault.Point("reconcile.after-record")
+	return nil
+}
+
+// follow lists the unit actions that a change asks for.
+func (p *pass) follow(res mesh.Resource) []UnitAction {
+	if res.Kind == mesh.KindFile && isUnitFile(res.Name) {
+		p.reload = true
+	}
+	if res.OnChange == nil {
+		return nil
+	}
+	var actions []UnitAction
+	for _, u := range res.OnChange.Reload {
+		actions = append(actions, UnitAction{Resource: res.ID(), Unit: u, Verb: "reload"})
+	}
+	for _, u := range res.OnChange.Restart {
+		actions = append(actions, UnitAction{Resource: res.ID(), Unit: u, Verb: "restart"})
+	}
+	return actions
+}
+
+func isUnitFile(path string) bool {
+	for _, dir := range []string{"/etc/systemd/system/", "/run/systemd/system/", "/usr/lib/systemd/system/", "/lib/systemd/system/", "/usr/local/lib/systemd/system/"} {
+		if strings.HasPrefix(path, dir) {
+			return true
+		}
+	}
+	return false
+}
+
+// unmet names the first required resource that is not as wanted; empty: none.
+func (p *pass) unmet(res mesh.Resource) mesh.ResourceID {
+	for _, need := range res.Requires {
+		if _, declared := p.declared[need]; !declared || !p.results[need].Status.Good() {
+			return need
+		}
+	}
+	return ""
+}
+
+func (p *pass) result(id mesh.ResourceID, status mesh.Status, reason mesh.Reason, detail string) mesh.Result {
+	r := mesh.Result{Resource: id, Status: status, Reason: reason, Detail: detail, Generation: p.decl.Generation, At: p.now()}
+	if res, declared := p.declared[id]; declared {
+		r.Want = res.Digest()
+	}
+	return r
+}
+
+func (p *pass) recordError(ctx context.Context, id mesh.ResourceID, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	e := resource.AsError(err)
+	if e.Reason == mesh.ReasonInternal {
+		p.log.ErrorContext(ctx, "a resource could not be handled", "resource", id, "error", err)
+	}
+	result := p.result(id, e.Status, e.Reason, e.Detail)
+	result.Output = e.Output
+	return p.record(ctx, Record{Result: result})
+}
+
+func (p *pass) record(ctx context.Context, record Record) error {
+	id := record.Result.Resource
+	if _, err := p.results[id].Status.Step(record.Result.Status); err != nil {
+		return fmt.Errorf("record %s: %w", id, err)
+	}
+	if err := p.store.Record(ctx, []Record{record}); err != nil {
+		return fmt.Errorf("record %s: %w", id, err)
+	}
+	if entry, ok := p.entries[id]; ok {
+		entry.Writing = false
+		p.entries[id] = entry
+	}
+	p.actions = append(p.actions, record.Units...)
+	switch {
+	case record.Forget:
+		delete(p.results, id)
+		delete(p.owned, id)
+		p.removed = append(p.removed, record.Result)
+	default:
+		p.results[id] = record.Result
+		if record.Owned != nil {
+			p.owned[id] = *record.Owned
+		}
+	}
+	return nil
+}

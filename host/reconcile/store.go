@@ -1,0 +1,90 @@
+package reconcile
+
+import (
+	"context"
+	"time"
+
+	mesh "github.com/meshctl/mesh"
+)
+
+// Store is what a pass needs to be durable. Every method is one transaction:
+// when it returns nil, what it wrote survives a loss of power; when it returns
+// an error, nothing of it was written.
+type Store interface {
+	// State returns the ledger, what is owned, and the unit actions that still
+	// have to be done, as they were left by the last pass or crash.
+	State(ctx context.Context) (State, error)
+	// BeginPass numbers a pass, sets the entries of begin to pending, and drops
+	// the ledger entries of drop.
+	BeginPass(ctx context.Context, begin []mesh.Result, drop []mesh.ResourceID) (pass uint64, err error)
+	// Intend says that the resources are about to be written, and stores what is
+	// needed to undo that. It is called before anything is written.
+	Intend(ctx context.Context, intents []Intent) error
+	// Record stores what was seen after the work: results, ownership, and unit
+	// actions that follow.
+	Record(ctx context.Context, records []Record) error
+	// UnitDone drops a unit action that was carried out and read back.
+	UnitDone(ctx context.Context, action UnitAction) error
+	// EndPass stores how the pass ended and puts the report, the changes to what
+	// is owned, and the events among the messages to be delivered.
+	EndPass(ctx context.Context, end End) error
+}
+
+// State is what a store holds between passes.
+type State struct {
+	Ledger []Entry
+	Owned  []mesh.Owned
+	Units  []UnitAction
+}
+
+// Entry is one resource in the ledger.
+type Entry struct {
+	mesh.Result
+	// Writing: a pass said that it was about to write the resource and did not
+	// live to say how that ended.
+	Writing bool
+	// Before is the last decided status while Status is pending; drift is told
+	// from the first apply by it. Empty: never decided.
+	Before mesh.Status
+	// BeforeWant is the digest of what was wanted then.
+	BeforeWant string
+}
+
+// Intent announces a write.
+type Intent struct {
+	Resource mesh.ResourceID
+	// Owned is set the first time a resource comes under the mesh.
+	Owned *mesh.Owned
+}
+
+// Record is what became of one resource.
+type Record struct {
+	Result mesh.Result
+	// Owned replaces what is held about the resource. Nil leaves it.
+	Owned *mesh.Owned
+	// Forget drops ledger entry and ownership: the resource was removed.
+	Forget bool
+	// Units are actions that follow from the change.
+	Units []UnitAction
+}
+
+// UnitAction is a reload or restart that a changed resource asked for.
+type UnitAction struct {
+	Resource mesh.ResourceID
+	Unit     string
+	// Verb is "reload" or "restart".
+	Verb string
+}
+
+// End is how a pass ended.
+type End struct {
+	Pass       uint64
+	Started    time.Time
+	Generation mesh.Generation
+	Trigger    mesh.Trigger
+	State      mesh.GenerationState
+	Kept       []mesh.ResourceID
+	// Removed are the results of resources that the ledger no longer holds.
+	Removed []mesh.Result
+	Events  []mesh.Event
+}

@@ -1,0 +1,269 @@
+// Package file is the provider for resources of kind file: regular files,
+// directories, symbolic links, and paths at which nothing may stand.
+//
+// What it writes is there whole or not at all, also after a power cut: a
+// temporary in the same directory, fsync, rename, fsync of the directory.
+// Every path is walked component by component with directory descriptors, so
+// that no link that an unprivileged user could have placed is ever followed.
+// Check reads by path from a fresh descriptor, never what Apply has in hand.
+//
+// It makes no parents, changes no type (a link is never replaced by a file, or
+// a file by a directory), clears no immutable flag, and does not fetch content:
+// that is the business of Content. It keeps nothing between calls but the
+// accounts that it looked up in the current pass.
+package file
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+
+	mesh "github.com/meshctl/mesh"
+	"github.com/meshctl/mesh/host/resource"
+	"github.com/meshctl/mesh/internal/fault"
+)
+
+// OriginalLimit is the length in bytes up to which the content of a file that
+// is replaced or removed is kept for putting it back.
+const OriginalLimit = 64 << 20
+
+// Content hands out content that does not travel inside the declaration.
+type Content interface {
+	// Open returns the content with this SHA-256 (lower-case hexadecimal). The
+	// error matches fs.ErrNotExist when it has not arrived yet. The caller
+	// verifies what it reads.
+	Open(sha256 string) (io.ReadCloser, error)
+}
+
+// Config is what New needs.
+type Config struct {
+	// Content hands out what is not inline. Nil: nothing is there.
+	Content Content
+	// Logger takes what is worth a line and no result. Nil: nothing is logged.
+	Logger *slog.Logger
+	// Random makes the names of temporaries. Nil: the kernel's.
+	Random io.Reader
+	// Getent asks the machine's name service for an account that /etc/passwd or
+	// /etc/group lacks. Nil: the program getent is run.
+	Getent func(ctx context.Context, database, name string) (id uint32, found bool, err error)
+	// Label returns the SELinux label that the policy gives a new file of this
+	// type ("file", "dir", "link"); empty: leave what the kernel chose. Nil: the
+	// policy is asked where SELinux is enabled.
+	Label func(ctx context.Context, path, class string) (string, error)
+}
+
+// Provider is the resource.Provider for files. Use New.
+type Provider struct {
+	content  Content
+	log      *slog.Logger
+	random   io.Reader
+	accounts accounts
+	label    func(ctx context.Context, path, class string) (string, error)
+}
+
+var (
+	_ resource.Provider    = (*Provider)(nil)
+	_ resource.PassStarter = (*Provider)(nil)
+)
+
+// New makes a provider.
+func New(c Config) *Provider {
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Random == nil {
+		c.Random = rand.Reader
+	}
+	if c.Getent == nil {
+		c.Getent = getent
+	}
+	if c.Label == nil {
+		c.Label = policyLabel
+	}
+	return &Provider{content: c.Content, log: c.Logger, random: c.Random, accounts: accounts{getent: c.Getent}, label: c.Label}
+}
+
+// Kind returns mesh.KindFile.
+func (p *Provider) Kind() mesh.Kind { return mesh.KindFile }
+
+// StartPass forgets the accounts that were looked up.
+func (p *Provider) StartPass(context.Context) { p.accounts.forget() }
+
+// Check compares what stands at the path with what is wanted.
+func (p *Provider) Check(ctx context.Context, want mesh.Resource) (resource.Diff, error) {
+	w, err := wanted(want)
+	if err != nil {
+		return resource.Diff{}, err
+	}
+	have, err := lookAt(ctx, want.Name, w.reading())
+	if err != nil {
+		return resource.Diff{}, unreadable(want.Name, err)
+	}
+	return p.compare(ctx, w, have)
+}
+
+// Capture keeps what stands at the path, whole. Something of another type than
+// is wanted is not taken over: the error says so, and nothing is owned.
+func (p *Provider) Capture(ctx context.Context, want mesh.Resource) (mesh.Owned, error) {
+	w, err := wanted(want)
+	if err != nil {
+		return mesh.Owned{}, err
+	}
+	have, err := lookAt(ctx, want.Name, reading{content: true, attributes: true})
+	if err != nil {
+		return mesh.Owned{}, unreadable(want.Name, err)
+	}
+	if err := w.admits(want.Name, have.Type); err != nil {
+		return mesh.Owned{}, err
+	}
+	diff, err := p.compare(ctx, w, have)
+	if err != nil {
+		return mesh.Owned{}, err
+	}
+	owned := mesh.Owned{Resource: want.ID()}
+	switch {
+	case diff.Zero():
+		owned.Made = mesh.MadeExisted
+	case have.Type == typeNone:
+		owned.Made = mesh.MadeCreated
+	default:
+		owned.Made = mesh.MadeReplaced
+	}
+	if have.TooLarge && owned.Made == mesh.MadeReplaced {
+		return mesh.Owned{}, resource.Failed(mesh.ReasonTooLarge, nil, "what stands at %s has %d bytes, and at most %d are kept for putting back; it stays as it is", want.Name, have.Size, int64(OriginalLimit))
+	}
+	owned.Undo, err = json.Marshal(undo{Was: have, Meant: w.meant()})
+	if err != nil {
+		return mesh.Owned{}, fmt.Errorf("write down what stands there: %w", err)
+	}
+	return owned, nil
+}
+
+// Apply makes the path as wanted. A regular file always becomes a new inode,
+// also when only its owner or mode is wrong: somebody may hold the old one open
+// for writing.
+func (p *Provider) Apply(ctx context.Context, want mesh.Resource, _ resource.Diff) error {
+	w, err := wanted(want)
+	if err != nil {
+		return err
+	}
+	target, err := p.target(ctx, w)
+	if err != nil {
+		return err
+	}
+	at, err := locate(want.Name)
+	if err != nil {
+		return unreachable(want.Name, err)
+	}
+	defer at.close()
+	at.sweep()
+	have, err := at.look(ctx, reading{hash: w.fromBlob(), attributes: w.kind == mesh.FileRegular})
+	if err != nil {
+		return unreadable(want.Name, err)
+	}
+	if err := w.admits(want.Name, have.Type); err != nil {
+		return err
+	}
+	fault.Point("file.before-apply")
+	if w.absent {
+		return at.remove(have.Type)
+	}
+	switch w.kind {
+	case mesh.FileDirectory:
+		return p.putDirectory(ctx, at, have, target)
+	case mesh.FileSymlink:
+		return p.putSymlink(ctx, at, have, target)
+	default:
+		source, err := p.source(w, at, have)
+		if err != nil {
+			return err
+		}
+		return p.putRegular(ctx, at, have, target, source)
+	}
+}
+
+// Wrote returns type, digest and size, or target, and for the record owner and
+// mode of what stands at the path.
+func (p *Provider) Wrote(ctx context.Context, want mesh.Resource) ([]byte, error) {
+	have, err := lookAt(ctx, want.Name, reading{hash: true})
+	if err != nil {
+		return nil, unreadable(want.Name, err)
+	}
+	return json.Marshal(have)
+}
+
+// target is what is to be written, with accounts as numbers.
+func (p *Provider) target(ctx context.Context, w want) (state, error) {
+	if w.absent {
+		return state{Type: typeNone}, nil
+	}
+	s := w.meant()
+	var err error
+	if s.UID, err = p.accounts.user(ctx, w.owner); err != nil {
+		return state{}, err
+	}
+	if s.GID, err = p.accounts.group(ctx, w.group); err != nil {
+		return state{}, err
+	}
+	s.Mode = w.mode
+	return s, nil
+}
+
+func (p *Provider) compare(ctx context.Context, w want, have state) (resource.Diff, error) {
+	var d resource.Diff
+	if w.absent {
+		if have.Type != typeNone {
+			d.Add("type", string(have.Type), "")
+		}
+		return d, nil
+	}
+	if have.Type != fileType(w.kind) {
+		d.Add("type", string(have.Type.orEmpty()), string(w.kind))
+		return d, nil
+	}
+	switch w.kind {
+	case mesh.FileRegular:
+		switch {
+		case have.Size != w.size:
+			d.Add("size", fmt.Sprint(have.Size), fmt.Sprint(w.size))
+		case have.SHA256 != w.sha256 && w.sensitive:
+			d.Add("content", "other content", "what is declared")
+		case have.SHA256 != w.sha256:
+			d.Add("content", "sha256 "+have.SHA256, w.sha256)
+		}
+	case mesh.FileSymlink:
+		if have.Target != w.target {
+			d.Add("target", have.Target, w.target)
+		}
+	}
+	if err := p.compareAccount(ctx, &d, "owner", w.owner, have.UID, p.accounts.user); err != nil {
+		return d, err
+	}
+	if err := p.compareAccount(ctx, &d, "group", w.group, have.GID, p.accounts.group); err != nil {
+		return d, err
+	}
+	if w.kind != mesh.FileSymlink && have.Mode != w.mode {
+		d.Add("mode", fmt.Sprintf("%04o", have.Mode), fmt.Sprintf("%04o", w.mode))
+	}
+	return d, nil
+}
+
+// compareAccount compares numbers. An account that does not exist is a
+// difference: Apply says then which one.
+func (p *Provider) compareAccount(ctx context.Context, d *resource.Diff, field, name string, have uint32, find func(context.Context, string) (uint32, error)) error {
+	id, err := find(ctx, name)
+	if err != nil {
+		if e := resource.AsError(err); e.Status == mesh.StatusUnknown {
+			return err
+		}
+		d.Add(field, fmt.Sprint(have), name+" (unknown here)")
+		return nil
+	}
+	if id != have {
+		d.Add(field, fmt.Sprint(have), name)
+	}
+	return nil
+}

@@ -1,0 +1,255 @@
+package file
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+
+	mesh "github.com/meshctl/mesh"
+	"github.com/meshctl/mesh/host/resource"
+	"github.com/meshctl/mesh/internal/fault"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	temporaryMark   = ".mesh-"
+	temporaryRandom = 6 // bytes, written as hexadecimal digits
+	nameLimit       = 255
+)
+
+// temporaryPrefix is what the temporaries of a name begin with. It is cut so
+// that the whole fits into a directory entry.
+func temporaryPrefix(name string) string {
+	room := nameLimit - 1 - len(temporaryMark) - 2*temporaryRandom
+	if len(name) > room {
+		name = name[:room]
+	}
+	return "." + name + temporaryMark
+}
+
+func (p *Provider) temporary(name string) (string, error) {
+	b := make([]byte, temporaryRandom)
+	if _, err := io.ReadFull(p.random, b); err != nil {
+		return "", fmt.Errorf("draw a name: %w", err)
+	}
+	return temporaryPrefix(name) + hex.EncodeToString(b), nil
+}
+
+// sweep removes temporaries that a crash left beside the name. What cannot be
+// removed is left: it is in nobody's way.
+func (l *location) sweep() {
+	prefix := temporaryPrefix(l.name)
+	if _, err := l.dir.Seek(0, io.SeekStart); err != nil {
+		return
+	}
+	for {
+		names, err := l.dir.Readdirnames(512)
+		for _, name := range names {
+			tail, ours := strings.CutPrefix(name, prefix)
+			if !ours || len(tail) != 2*temporaryRandom || strings.Trim(tail, "0123456789abcdef") != "" {
+				continue
+			}
+			_ = unix.Unlinkat(l.fd(), name, 0)
+		}
+		if err != nil || len(names) == 0 {
+			return
+		}
+	}
+}
+
+// putRegular writes a new file beside the name and renames it into place.
+func (p *Provider) putRegular(ctx context.Context, at *location, have, target state, source io.ReadCloser) (err error) {
+	defer source.Close()
+	temp, err := p.temporary(at.name)
+	if err != nil {
+		return err
+	}
+	fail := func(step string, err error) error { return unwritable(at, at.path, step, err) }
+	fd, err := unix.Openat(at.fd(), temp, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return fail("create a temporary", err)
+	}
+	f := os.NewFile(uintptr(fd), temp)
+	defer func() {
+		if cerr := f.Close(); err == nil && cerr != nil {
+			err = fail("close the new file", cerr)
+		}
+		if err != nil {
+			_ = unix.Unlinkat(at.fd(), temp, 0)
+		}
+	}()
+	// Until the content is whole and right, the temporary is root's alone.
+	if err := unix.Fchmod(fd, 0o600); err != nil {
+		return fail("set the mode of the temporary", err)
+	}
+	fault.Point("file.before-write")
+	if err := fill(ctx, f, source, target, at.path); err != nil {
+		return fail("write the content", err)
+	}
+	if err := f.Sync(); err != nil {
+		return fail("bring the content to the disk", err)
+	}
+	if err := verifyTemporary(ctx, at, temp, target); err != nil {
+		return fail("read the new content back", err)
+	}
+	if err := p.dress(ctx, at, f, have, target); err != nil {
+		return fail("set owner, mode and attributes", err)
+	}
+	if err := f.Sync(); err != nil {
+		return fail("bring owner and mode to the disk", err)
+	}
+	fault.Point("file.before-rename")
+	if err := at.rename(temp, have.Type); err != nil {
+		return fail("put the new file into place", err)
+	}
+	if have.Links > 1 {
+		p.log.LogAttrs(ctx, slog.LevelWarn, "replaced file had other names that keep the old content", slog.String("path", at.path), slog.Uint64("names", have.Links))
+	}
+	fault.Point("file.after-rename")
+	if err := at.sync(); err != nil {
+		return fail("bring the directory to the disk", err)
+	}
+	return nil
+}
+
+// fill copies source into f and refuses anything but the content that was
+// meant.
+func fill(ctx context.Context, f *os.File, source io.Reader, target state, path string) error {
+	h := sha256.New()
+	n, err := io.CopyBuffer(io.MultiWriter(f, h), contextReader{ctx, io.LimitReader(source, target.Size+1)}, make([]byte, 128<<10))
+	if err != nil {
+		return err
+	}
+	if sum := hex.EncodeToString(h.Sum(nil)); n != target.Size || sum != target.SHA256 {
+		return resource.Failed(mesh.ReasonContent, nil, "the content for %s is not what was declared (%d bytes, sha256 %s); what stood there stays", path, n, sum)
+	}
+	return nil
+}
+
+// verifyTemporary reads the new file through a descriptor of its own, so that
+// what was altered on the way down never gets the name.
+func verifyTemporary(ctx context.Context, at *location, temp string, target state) error {
+	beside := location{dir: at.dir, name: temp, path: at.path}
+	got, err := beside.look(ctx, reading{hash: true})
+	if err != nil {
+		return err
+	}
+	if got.SHA256 != target.SHA256 {
+		return resource.Failed(mesh.ReasonReadBack, nil, "what was written for %s reads back as sha256 %s, not %s; what stood there stays", at.path, got.SHA256, target.SHA256)
+	}
+	return nil
+}
+
+// rename puts the temporary into place. Where nothing stood, it refuses to
+// replace what appeared since.
+func (l *location) rename(temp string, was fileType) error {
+	if was != typeNone {
+		return unix.Renameat(l.fd(), temp, l.fd(), l.name)
+	}
+	err := unix.Renameat2(l.fd(), temp, l.fd(), l.name, unix.RENAME_NOREPLACE)
+	switch {
+	case errors.Is(err, unix.EEXIST):
+		return resource.Conflict(mesh.ReasonSomebodyElse, err, "somebody put something at %s just now; it stays", l.path)
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
+		// This file system cannot refuse; a moment ago nothing stood there.
+		return unix.Renameat(l.fd(), temp, l.fd(), l.name)
+	}
+	return err
+}
+
+func (l *location) sync() error {
+	err := l.dir.Sync()
+	if errors.Is(err, unix.EINVAL) {
+		// A file system without anything to bring to a disk.
+		return nil
+	}
+	return err
+}
+
+// putDirectory makes the directory, or sets owner and mode of the one there.
+func (p *Provider) putDirectory(ctx context.Context, at *location, have, target state) error {
+	fail := func(step string, err error) error { return unwritable(at, at.path, step, err) }
+	if have.Type == typeNone {
+		if err := unix.Mkdirat(at.fd(), at.name, 0o700); err != nil {
+			return fail("make the directory", err)
+		}
+		fault.Point("file.after-mkdir")
+	}
+	fd, err := unix.Openat(at.fd(), at.name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fail("open the directory", err)
+	}
+	dir := os.NewFile(uintptr(fd), at.path)
+	defer dir.Close()
+	if have.Type == typeNone {
+		if err := p.setLabel(ctx, at.path, "dir", fd); err != nil {
+			return fail("label the directory", err)
+		}
+	}
+	if err := unix.Fchown(fd, int(target.UID), int(target.GID)); err != nil {
+		return fail("set the owner", err)
+	}
+	if err := unix.Fchmod(fd, target.Mode); err != nil {
+		return fail("set the mode", err)
+	}
+	made := location{dir: dir, name: ".", path: at.path}
+	if err := made.sync(); err != nil {
+		return fail("bring the directory to the disk", err)
+	}
+	if err := at.sync(); err != nil {
+		return fail("bring the directory to the disk", err)
+	}
+	return nil
+}
+
+// putSymlink makes the link beside the name and renames it into place.
+func (p *Provider) putSymlink(ctx context.Context, at *location, have, target state) error {
+	fail := func(step string, err error) error { return unwritable(at, at.path, step, err) }
+	temp, err := p.temporary(at.name)
+	if err != nil {
+		return err
+	}
+	if err := unix.Symlinkat(target.Target, at.fd(), temp); err != nil {
+		return fail("make the link", err)
+	}
+	drop := func(step string, err error) error {
+		_ = unix.Unlinkat(at.fd(), temp, 0)
+		return fail(step, err)
+	}
+	if err := unix.Fchownat(at.fd(), temp, int(target.UID), int(target.GID), unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return drop("set the owner", err)
+	}
+	fault.Point("file.before-rename")
+	if err := at.rename(temp, have.Type); err != nil {
+		return drop("put the link into place", err)
+	}
+	if err := at.sync(); err != nil {
+		return fail("bring the directory to the disk", err)
+	}
+	return nil
+}
+
+// remove takes away what stands there; a directory only when it is empty.
+func (l *location) remove(have fileType) error {
+	flags := 0
+	switch have {
+	case typeNone:
+		return nil
+	case typeDirectory:
+		flags = unix.AT_REMOVEDIR
+	}
+	err := unix.Unlinkat(l.fd(), l.name, flags)
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return unwritable(l, l.path, "remove", err)
+	}
+	if err := l.sync(); err != nil {
+		return unwritable(l, l.path, "bring the directory to the disk", err)
+	}
+	return nil
+}

@@ -1,0 +1,45 @@
+//go:build fault
+
+package fault
+
+import (
+	"os"
+	"sync/atomic"
+	"syscall"
+)
+
+// Enabled reports whether points are compiled in.
+const Enabled = true
+
+// Environment variables that arm a point.
+const (
+	// EnvPoint names the point at which the process dies.
+	EnvPoint = "MESH_FAULT_POINT"
+	// EnvOnce names a file that is created before dying; the process does not
+	// die when it exists already. Empty: it dies every time.
+	EnvOnce = "MESH_FAULT_ONCE"
+)
+
+var dying atomic.Bool
+
+// Point kills the process with SIGKILL when the environment names this point.
+func Point(name string) {
+	if os.Getenv(EnvPoint) != name {
+		return
+	}
+	if once := os.Getenv(EnvOnce); once != "" {
+		f, err := os.OpenFile(once, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		if err != nil {
+			return
+		}
+		if err := f.Close(); err != nil {
+			return
+		}
+	}
+	if dying.CompareAndSwap(false, true) {
+		if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {
+			os.Exit(137)
+		}
+	}
+	select {}
+}

@@ -1,0 +1,81 @@
+package mesh
+
+// Reason says, from one enumerated list, why a result is not good. A detail in
+// words stands beside it.
+type Reason string
+
+// The reasons.
+const (
+	// ReasonDependency: a resource that this one requires is not as wanted.
+	ReasonDependency Reason = "requires-not-met"
+	// ReasonCycle: the resource requires itself through others.
+	ReasonCycle Reason = "requires-cycle"
+	// ReasonReadBack: the tool or call said success, and the thing is not so.
+	ReasonReadBack Reason = "read-back-differs"
+	// ReasonTool: the tool ended with an error.
+	ReasonTool Reason = "tool-failed"
+	// ReasonToolUnknown: how the tool ended could not be learned.
+	ReasonToolUnknown Reason = "tool-result-unknown"
+	// ReasonNotAvailable: no repository of this node offers the package or version.
+	ReasonNotAvailable Reason = "not-available"
+	// ReasonRepository: a repository could not be reached or verified.
+	ReasonRepository Reason = "repository-unreachable"
+	// ReasonSignature: a signature or checksum is wrong.
+	ReasonSignature Reason = "signature-invalid"
+	// ReasonLocked: somebody else holds the package manager's lock.
+	ReasonLocked Reason = "locked"
+	// ReasonInterrupted: an earlier transaction was interrupted and could not
+	// be repaired.
+	ReasonInterrupted Reason = "interrupted-transaction"
+	// ReasonHeld: the package is held, pinned or version-locked by the admin.
+	ReasonHeld Reason = "held"
+	// ReasonWouldRemove: the transaction would remove what was not asked for.
+	ReasonWouldRemove Reason = "would-remove-others"
+	// ReasonNeeded: other packages need it.
+	ReasonNeeded Reason = "needed-by-others"
+	// ReasonDatabase: the package database could not be read.
+	ReasonDatabase Reason = "database-unreadable"
+	// ReasonNoManager: this machine has no package manager that we know.
+	ReasonNoManager Reason = "no-package-manager"
+	// ReasonSymlink: the path itself is a symbolic link.
+	ReasonSymlink Reason = "target-is-symlink"
+	// ReasonSymlinkInPath: a directory on the way is a link that an
+	// unprivileged user could have placed.
+	ReasonSymlinkInPath Reason = "symlink-in-path"
+	// ReasonWrongType: something of another type stands at the path.
+	ReasonWrongType Reason = "wrong-type"
+	// ReasonParent: the directory that should hold the file is not there.
+	ReasonParent Reason = "parent-missing"
+	// ReasonNotEmpty: the directory holds what the mesh did not make.
+	ReasonNotEmpty Reason = "directory-not-empty"
+	// ReasonAccount: the user or group does not exist on this machine.
+	ReasonAccount Reason = "unknown-account"
+	// ReasonNoSpace: the file system or quota is full.
+	ReasonNoSpace Reason = "no-space"
+	// ReasonReadOnly: the file system is read-only.
+	ReasonReadOnly Reason = "read-only"
+	// ReasonImmutable: the file is marked immutable or append-only.
+	ReasonImmutable Reason = "immutable"
+	// ReasonPermission: the kernel refused.
+	ReasonPermission Reason = "permission-denied"
+	// ReasonIO: reading or writing went wrong in another way.
+	ReasonIO Reason = "io-error"
+	// ReasonContent: the content has not arrived whole.
+	ReasonContent Reason = "content-missing"
+	// ReasonTooLarge: what was there is too large to keep for putting it back.
+	ReasonTooLarge Reason = "original-too-large"
+	// ReasonModified: somebody changed it since the mesh wrote it.
+	ReasonModified Reason = "modified-since"
+	// ReasonSomebodyElse: something that the mesh did not make stands there.
+	ReasonSomebodyElse Reason = "not-ours"
+	// ReasonUnit: a unit did not come back after a reload or restart.
+	ReasonUnit Reason = "unit-failed"
+	// ReasonUndo: what was there before could not be put back.
+	ReasonUndo Reason = "undo-missing"
+	// ReasonTimeout: it took longer than its limit.
+	ReasonTimeout Reason = "timed-out"
+	// ReasonNoWayBack: the host could not be rolled back, so it is not upgraded.
+	ReasonNoWayBack Reason = "no-way-back"
+	// ReasonInternal: a fault of ours; the host's journal has more.
+	ReasonInternal Reason = "internal"
+)

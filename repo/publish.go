@@ -1,0 +1,224 @@
+package repo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// Publish adds files to a suite, all of them or none, and returns after the
+// new tree was read back and switched to: machines can install the files from
+// then on. A file whose content is in the suite already is AlreadyThere; when
+// all are, nothing changes. A suite that does not exist is made.
+//
+// What is wrong with a file or its name is a *Refusal; any other error is the
+// repository's or the sender's trouble, and the same call may be repeated.
+func (r *Repo) Publish(ctx context.Context, suite string, files []Incoming) (Published, error) {
+	if suite == "" {
+		suite = DefaultSuite
+	}
+	if !suiteName.MatchString(suite) {
+		return Published{}, &Refusal{Code: CodeBadSuite, Sentence: fmt.Sprintf("%q cannot be the name of a suite: lower-case letters, digits, dots and dashes, at most 64", clip(suite))}
+	}
+	if len(files) == 0 {
+		return Published{}, &Refusal{Code: CodeNoFiles, Sentence: "no file was given to publish"}
+	}
+	var all []*staged
+	defer func() {
+		for _, s := range all {
+			s.discard()
+		}
+	}()
+	for _, in := range files {
+		s, err := r.stage(ctx, in)
+		if err != nil {
+			return Published{}, err
+		}
+		all = append(all, s)
+	}
+	out := Published{Suite: suite}
+	gen, err := r.commit(ctx, func(d *draft) error {
+		out.Files = nil
+		for _, s := range all {
+			f, err := r.admit(d, suite, s)
+			if err != nil {
+				return err
+			}
+			out.Files = append(out.Files, f)
+		}
+		return nil
+	})
+	if err != nil {
+		return Published{}, err
+	}
+	out.Generation = gen
+	for _, f := range out.Files {
+		if f.Outcome == Added {
+			r.log.Info("package published", "suite", suite, "format", f.Package.Format, "package", f.Package.Name,
+				"version", f.Package.Version, "arch", f.Package.Arch, "sha256", f.Package.SHA256, "generation", gen)
+		}
+	}
+	return out, nil
+}
+
+// admit puts one staged file into the draft's suite, or refuses it.
+func (r *Repo) admit(d *draft, suite string, s *staged) (PublishedFile, error) {
+	d.ensureSuite(suite)
+	k := partKey{suite, s.rec.Format}
+	id := s.rec.ID()
+	rec := find(d.parts, id)
+	if rec == nil {
+		if w, ok := d.withdrawn[id]; ok && w.Content != s.rec.Content {
+			return PublishedFile{}, conflict(s, w.Uploaded, "was published before, and removed,")
+		}
+		delete(d.withdrawn, id)
+		rec = s.rec
+		if old, err := r.loadRecord(rec.SHA256); err == nil {
+			rec = old
+		}
+		d.adding[rec.SHA256] = s
+	} else if rec.Content != s.rec.Content {
+		return PublishedFile{}, conflict(s, rec.Uploaded, "is published")
+	}
+	f := PublishedFile{Name: s.given, Outcome: AlreadyThere, Package: rec.Package}
+	if d.parts[k].byID[id] == nil {
+		d.set(d.parts[k].with(rec))
+		f.Outcome = Added
+	}
+	return f, nil
+}
+
+func conflict(s *staged, theirs, how string) error {
+	return &Refusal{Code: CodeConflict, File: s.given, Sentence: fmt.Sprintf(
+		"%s %s for %s %s with other content: its SHA-256 is %s, this file's is %s; give this build a new version. Nothing was published",
+		s.rec.Name, s.rec.Version, s.rec.Arch, how, theirs, s.rec.Uploaded)}
+}
+
+// Ref names one package of a suite. An empty Arch means every architecture
+// that has this version.
+type Ref struct {
+	Format        Format
+	Name, Version string
+	Arch          string
+}
+
+// Remove takes a package out of a suite and returns what was removed. Readers
+// that know an earlier generation can still fetch it for a while; its name and
+// version are never given to other content. A package that is not there is a
+// *Refusal.
+func (r *Repo) Remove(ctx context.Context, suite string, ref Ref) ([]Package, error) {
+	var gone []Package
+	_, err := r.commit(ctx, func(d *draft) error {
+		recs, err := d.lookUp(suite, ref)
+		if err != nil {
+			return err
+		}
+		gone = nil
+		for _, rec := range recs {
+			d.remove(suite, rec)
+			gone = append(gone, rec.Package)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	r.log.Info("package removed", "suite", suite, "format", ref.Format, "package", ref.Name, "version", ref.Version)
+	return gone, nil
+}
+
+func (d *draft) remove(suite string, rec *record) {
+	k := partKey{suite, rec.Format}
+	d.set(d.parts[k].without(rec.ID()))
+	if find(d.parts, rec.ID()) == nil {
+		d.withdrawn[rec.ID()] = withdrawn{Content: rec.Content, Uploaded: rec.Uploaded}
+		delete(d.adding, rec.SHA256)
+	}
+}
+
+// lookUp returns the records that ref names in a suite; at least one.
+func (d *draft) lookUp(suite string, ref Ref) ([]*record, error) {
+	p := d.parts[partKey{suite, ref.Format}]
+	if p == nil {
+		return nil, noSuchSuite(suite, &state{parts: d.parts})
+	}
+	var out []*record
+	for _, rec := range p.records {
+		if rec.Name == ref.Name && rec.Version == ref.Version && (ref.Arch == "" || rec.Arch == ref.Arch) {
+			out = append(out, rec)
+		}
+	}
+	if len(out) == 0 {
+		return nil, &Refusal{Code: CodeNoPackage, Sentence: fmt.Sprintf("suite %s has no %s package %s %s %s; `meshctl packages list` shows what it has",
+			suite, ref.Format, clip(ref.Name), clip(ref.Version), clip(ref.Arch))}
+	}
+	return out, nil
+}
+
+// Promote makes packages of one suite members of another too. No file is
+// copied: both suites name the same one. A target that does not exist is made.
+// Promoting what is there already changes nothing.
+func (r *Repo) Promote(ctx context.Context, from, to string, refs []Ref) (Published, error) {
+	if !suiteName.MatchString(to) {
+		return Published{}, &Refusal{Code: CodeBadSuite, Sentence: fmt.Sprintf("%q cannot be the name of a suite", clip(to))}
+	}
+	out := Published{Suite: to}
+	gen, err := r.commit(ctx, func(d *draft) error {
+		out.Files = nil
+		for _, ref := range refs {
+			recs, err := d.lookUp(from, ref)
+			if err != nil {
+				return err
+			}
+			d.ensureSuite(to)
+			for _, rec := range recs {
+				f := PublishedFile{Name: rec.Name, Outcome: AlreadyThere, Package: rec.Package}
+				if p := d.parts[partKey{to, rec.Format}]; p.byID[rec.ID()] == nil {
+					d.set(p.with(rec))
+					f.Outcome = Added
+				}
+				out.Files = append(out.Files, f)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return Published{}, err
+	}
+	out.Generation = gen
+	r.log.Info("packages promoted", "from", from, "to", to, "count", len(out.Files), "generation", gen)
+	return out, nil
+}
+
+// Retain keeps the newest versions of every package in a suite, counted for
+// each format, name and architecture, and removes older ones unless inUse says
+// that a machine or a declaration still names them. It returns what it removed.
+// inUse may be called several times for a package; nil protects nothing.
+func (r *Repo) Retain(ctx context.Context, suite string, newest int, inUse func(Package) bool) ([]Package, error) {
+	if newest < 1 {
+		return nil, errors.New("retention must keep at least one version of every package")
+	}
+	var gone []Package
+	_, err := r.commit(ctx, func(d *draft) error {
+		gone = nil
+		for _, f := range []Format{Deb, RPM} {
+			p := d.parts[partKey{suite, f}]
+			if p == nil {
+				return noSuchSuite(suite, &state{parts: d.parts})
+			}
+			counts := map[string]int{}
+			// Records are sorted, so the newest versions of a name come last.
+			for i := len(p.records) - 1; i >= 0; i-- {
+				rec := p.records[i]
+				key := rec.Name + "/" + rec.Arch
+				if counts[key]++; counts[key] <= newest || inUse != nil && inUse(rec.Package) {
+					continue
+				}
+				d.remove(suite, rec)
+				gone = append(gone, rec.Package)
+			}
+		}
+		return nil
+	})
+	return gone, err
+}
