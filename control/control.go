@@ -79,7 +79,7 @@ type Control struct {
 	nodes map[string]*node
 	// keys holds every identity, revoked ones too.
 	keys map[string]IdentityRecord
-	// machines counts the enrolled nodes of each machine id hash, by name.
+	// set holds the newest revision of each declaration that is not removed.
 	set *assign.Set
 	// revisions holds the newest revision of each declaration.
 	revisions map[string]Revision

@@ -99,10 +99,13 @@ type ReportStore interface {
 	Events(ctx context.Context, node string, limit int) ([]EventView, error)
 }
 
+// ErrContent: content does not have the digest that it was given under.
+var ErrContent = errors.New("the content does not have the digest that was named")
+
 // Blobs keeps content by its SHA-256.
 type Blobs interface {
 	// Put stores what r gives. It is on disk when Put returns nil, and nothing
-	// is stored when the content does not have the digest.
+	// is stored and ErrContent returned when the content does not have the digest.
 	Put(ctx context.Context, sha256 string, r io.Reader) error
 	// Open returns ErrNotFound when the content is not there.
 	Open(ctx context.Context, sha256 string) (io.ReadCloser, error)
@@ -133,6 +136,10 @@ type NodeRecord struct {
 	// been given; new ones are above it.
 	Floor mesh.Generation
 	Held  mesh.Generation
+	// Ahead: the node holds a generation that this store does not know, as after
+	// an old backup was restored. Nothing is decided for it by itself; the next
+	// write of a declaration that concerns it continues above what it holds.
+	Ahead bool
 	// Refused is a generation that the node did not take, and why. Zero: none.
 	Refused    mesh.Generation
 	RefusedWhy string
@@ -212,6 +219,9 @@ type FactsTx struct {
 	Profile   *mesh.Profile
 	Inventory *mesh.Inventory
 	Briefing  *mesh.Briefing
+	// Digests are set with what they are of.
+	ProfileDigest   string
+	InventoryDigest string
 	// Generation is set when the node gets one because of it.
 	Generation *GenerationRecord
 }
@@ -223,6 +233,7 @@ type LinkTx struct {
 	StoreID     string
 	Floor       mesh.Generation
 	Held        mesh.Generation
+	Ahead       bool
 	Refused     mesh.Generation
 	RefusedWhy  string
 	Events      []EventView

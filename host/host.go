@@ -21,7 +21,12 @@ import (
 	"github.com/meshctl/mesh/host/reconcile"
 )
 
-// Store is what the host keeps. Each method is one transaction, durable when it
+// ErrStoreDamaged: the store cannot be used any more. Opening it anew, when the
+// daemon is started again, moves it aside and begins a new one.
+var ErrStoreDamaged = errors.New("the store is damaged")
+
+// Store is what the host keeps. An error that is ErrStoreDamaged ends the
+// daemon; any other, such as a full disk, is tried again. Each method is one transaction, durable when it
 // returns nil.
 type Store interface {
 	Declaration(ctx context.Context) (*mesh.Declaration, error)
@@ -134,7 +139,11 @@ type Host struct {
 	heartbeat atomic.Uint64
 	declared  chan struct{} // room for one: a declaration was stored
 	asks      chan ask
+	ended     chan struct{} // closed when the reconcile loop has ended
 	relink    chan struct{} // room for one: settings changed
+	// joining holds one ticket, for whoever changes what this machine belongs
+	// to: an enrolment or a bundle.
+	joining chan struct{}
 
 	mu       sync.Mutex
 	settings Settings // guarded by mu
@@ -145,7 +154,13 @@ type Host struct {
 // ask is something that the admin at the machine wants from the loop.
 type ask struct {
 	do   func(ctx context.Context) error
-	done chan error
+	done chan answer // room for one
+}
+
+// answer is how the host was right after the pass that was asked for.
+type answer struct {
+	status Status
+	err    error
 }
 
 // New makes a Host.
@@ -155,6 +170,8 @@ func New(cfg Config) *Host {
 		settings: cfg.Settings,
 		declared: make(chan struct{}, 1),
 		asks:     make(chan ask),
+		ended:    make(chan struct{}),
+		joining:  make(chan struct{}, 1),
 		relink:   make(chan struct{}, 1),
 	}
 }
@@ -190,6 +207,7 @@ func (h *Host) Run(ctx context.Context) error {
 
 // reconcileLoop owns every pass.
 func (h *Host) reconcileLoop(ctx context.Context) error {
+	defer close(h.ended)
 	beat := h.cfg.Beats.Loop("reconcile")
 	h.setWorking("waiting for what an earlier life of this host left running")
 	if err := h.cfg.Settle(ctx); err != nil {
@@ -202,39 +220,54 @@ func (h *Host) reconcileLoop(ctx context.Context) error {
 	defer turn.Stop()
 	retry := newRetry()
 	defer retry.stop()
+	var err error
 	if h.held.Load() > 0 {
-		if err := h.pass(ctx, mesh.TriggerResumed, beat, retry); err != nil {
-			return err
-		}
+		err = h.pass(ctx, mesh.TriggerResumed, beat, retry)
 	}
 	for {
 		beat()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if errors.Is(err, ErrStoreDamaged) {
+			return err
+		}
+		if err != nil {
+			h.goOn(ctx, err, retry)
+		}
+		err = nil
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
 		case <-turn.C:
 		case <-h.declared:
-			if err := h.pass(ctx, mesh.TriggerDeclared, beat, retry); err != nil {
-				return err
-			}
+			err = h.pass(ctx, mesh.TriggerDeclared, beat, retry)
 			drift.Reset(h.driftInterval())
 		case <-drift.C:
 			drift.Reset(h.driftInterval())
-			if err := h.pass(ctx, mesh.TriggerDrift, beat, retry); err != nil {
-				return err
-			}
+			err = h.pass(ctx, mesh.TriggerDrift, beat, retry)
 		case <-retry.due():
-			if err := h.pass(ctx, mesh.TriggerRetry, beat, retry); err != nil {
-				return err
-			}
+			err = h.pass(ctx, mesh.TriggerRetry, beat, retry)
 		case a := <-h.asks:
-			err := a.do(ctx)
-			if err == nil {
+			var out answer
+			if out.err = a.do(ctx); out.err == nil {
 				err = h.pass(ctx, mesh.TriggerAsked, beat, retry)
+				out.err = err
 			}
-			a.done <- err
+			if out.err == nil {
+				out.status, out.err = h.Status(ctx)
+			}
+			a.done <- out
 		}
 	}
+}
+
+// goOn has a pass that could not be stored tried again. A full disk is no
+// reason for this host to end: it would be started again, and put back to an
+// earlier version in the end, and the disk would still be full.
+func (h *Host) goOn(ctx context.Context, err error, retry *retry) {
+	retry.after(somethingDeferred)
+	h.cfg.Log.ErrorContext(ctx, "a pass could not be made; it is tried again", "error", err)
+	h.setWorking("a pass could not be made, and is tried again soon: " + err.Error())
 }
 
 // turnInterval is how often an idle loop turns to prove that it can.
@@ -250,6 +283,11 @@ func (h *Host) driftInterval() time.Duration {
 func (h *Host) pass(ctx context.Context, trigger mesh.Trigger, beat func(), retry *retry) error {
 	defer h.setWorking("")
 	for {
+		// What was stored until now is read below; it needs no pass of its own.
+		select {
+		case <-h.declared:
+		default:
+		}
 		d, err := h.cfg.Store.Declaration(ctx)
 		if err != nil {
 			return fmt.Errorf("read the declaration held: %w", err)
@@ -266,14 +304,18 @@ func (h *Host) pass(ctx context.Context, trigger mesh.Trigger, beat func(), retr
 		if err != nil {
 			return fmt.Errorf("apply %s: %w", d.Generation, err)
 		}
+		h.drift.Add(uint64(len(out.Drifted)))
 		if out.Superseded {
 			h.cfg.Log.InfoContext(ctx, "a newer declaration supersedes the one being applied", "generation", d.Generation)
 			trigger = mesh.TriggerDeclared
 			continue
 		}
-		h.drift.Add(uint64(len(out.Drifted)))
 		h.logOutcome(ctx, *d, trigger, out)
-		retry.after(out.Count(mesh.StatusDeferred) > 0)
+		if out.Count(mesh.StatusDeferred) > 0 {
+			retry.after(somethingDeferred)
+		} else {
+			retry.after(nothingDeferred)
+		}
 		return nil
 	}
 }
@@ -311,20 +353,32 @@ func (h *Host) setWorking(what string) {
 	}
 }
 
-// inLoop has the reconcile loop call do and then make a pass, and waits for
-// both.
-func (h *Host) inLoop(ctx context.Context, do func(context.Context) error) error {
-	a := ask{do: do, done: make(chan error, 1)}
+// inLoop has the reconcile loop call do and then make a pass, waits for both,
+// and returns how the host was then.
+func (h *Host) inLoop(ctx context.Context, do func(context.Context) error) (Status, error) {
+	a := ask{do: do, done: make(chan answer, 1)}
 	select {
 	case h.asks <- a:
+	case <-h.ended:
+		return Status{}, mesh.Errorf(mesh.CodeUnavailable, "mesh-host is stopping; ask again when it runs")
 	case <-ctx.Done():
-		return ctx.Err()
+		return Status{}, ctx.Err()
 	}
 	select {
-	case err := <-a.done:
-		return err
+	case out := <-a.done:
+		return out.status, out.err
 	case <-ctx.Done():
-		return ctx.Err()
+		return Status{}, ctx.Err()
+	}
+}
+
+// join takes the ticket for changing what this machine belongs to.
+func (h *Host) join() (leave func(), err error) {
+	select {
+	case h.joining <- struct{}{}:
+		return func() { <-h.joining }, nil
+	default:
+		return nil, mesh.Errorf(mesh.CodeUnavailable, "an enrolment or a bundle is being worked on already; try again when it is done")
 	}
 }
 

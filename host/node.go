@@ -209,6 +209,11 @@ func (h *Host) Enrol(ctx context.Context, text string) (mesh.Enrolled, error) {
 	if err != nil {
 		return mesh.Enrolled{}, err
 	}
+	leave, err := h.join()
+	if err != nil {
+		return mesh.Enrolled{}, err
+	}
+	defer leave()
 	h.mu.Lock()
 	settings := h.settings
 	h.mu.Unlock()
@@ -270,13 +275,19 @@ func (h *Host) introduce(ctx context.Context) (mesh.Enrol, error) {
 // Apply reconciles this machine from a bundle. It is for a machine that knows
 // no mesh yet.
 func (h *Host) Apply(ctx context.Context, path string) (Status, error) {
-	h.mu.Lock()
-	settings := h.settings
-	h.mu.Unlock()
-	if settings.Enrolled() {
-		return Status{}, mesh.Errorf(mesh.CodeConflict, "this machine is node %s; what it should have is declared at the control plane, not by a bundle", settings.Node)
+	if err := h.belongsToNone(); err != nil {
+		return Status{}, err
 	}
-	err := h.inLoop(ctx, func(ctx context.Context) error {
+	return h.inLoop(ctx, func(ctx context.Context) error {
+		leave, err := h.join()
+		if err != nil {
+			return err
+		}
+		defer leave()
+		// It may have become a node while this waited for the loop.
+		if err := h.belongsToNone(); err != nil {
+			return err
+		}
 		doc, err := h.cfg.Bundles.Take(ctx, path)
 		if err != nil {
 			return err
@@ -305,16 +316,20 @@ func (h *Host) Apply(ctx context.Context, path string) (Status, error) {
 		}
 		return h.hold(ctx, d)
 	})
-	if err != nil {
-		return Status{}, err
+}
+
+// belongsToNone refuses a bundle on a machine that is a node.
+func (h *Host) belongsToNone() error {
+	h.mu.Lock()
+	node := h.settings.Node
+	h.mu.Unlock()
+	if node == "" {
+		return nil
 	}
-	return h.Status(ctx)
+	return mesh.Errorf(mesh.CodeConflict, "this machine is node %s; what it should have is declared at the control plane, not by a bundle", node)
 }
 
 // Look makes a pass now and returns how the host is afterwards.
 func (h *Host) Look(ctx context.Context) (Status, error) {
-	if err := h.inLoop(ctx, func(context.Context) error { return nil }); err != nil {
-		return Status{}, err
-	}
-	return h.Status(ctx)
+	return h.inLoop(ctx, func(context.Context) error { return nil })
 }

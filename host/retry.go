@@ -20,12 +20,18 @@ func newRetry() *retry {
 	return &retry{timer: t, next: retryFirst}
 }
 
+// What a pass left to be tried again.
+const (
+	somethingDeferred = "something"
+	nothingDeferred   = "nothing"
+)
+
 // after arms the timer when something was deferred, and forgets the spacing
 // when nothing was.
-func (r *retry) after(deferred bool) {
+func (r *retry) after(deferred string) {
 	r.timer.Stop()
-	r.armed = deferred
-	if !deferred {
+	r.armed = deferred == somethingDeferred
+	if !r.armed {
 		r.next = retryFirst
 		return
 	}

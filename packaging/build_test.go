@@ -124,6 +124,16 @@ func TestThePackagesHoldUnitsScriptsManualPagesAndCompletions(t *testing.T) {
 	}
 }
 
+func TestTheUnitsNameTheManualPagesThatThePackagesHold(t *testing.T) {
+	s := packages(t)
+	for _, name := range []string{"mesh-host", "mesh-control"} {
+		unit := output(t, "sh", "-c", "dpkg-deb --fsys-tarfile "+s.file(name, packaging.Deb)+" | tar -xO ./usr/lib/systemd/system/"+name+".service")
+		if !strings.Contains(unit, "\nDocumentation=man:"+name+"(8)\n") {
+			t.Errorf("the unit of %s does not name its manual page %s(8):\n%s", name, name, unit)
+		}
+	}
+}
+
 func TestNoPackageHasAConffileThatCouldMakeAnUpgradeAsk(t *testing.T) {
 	s := packages(t)
 	for _, name := range packaging.Names() {

@@ -10,7 +10,9 @@ import (
 
 func TestLintianHasNoFindingThatIsNotExplained(t *testing.T) {
 	s := packages(t)
-	argv := []string{"--allow-root", "--no-cfg", "--display-info", "--fail-on", "none"}
+	// The stand-in programs do not raise every finding that is explained for the
+	// real ones, so an explanation that was not needed is no finding here.
+	argv := []string{"--allow-root", "--no-cfg", "--display-info", "--fail-on", "none", "--suppress-tags", "unused-override"}
 	for _, name := range packaging.Names() {
 		argv = append(argv, s.file(name, packaging.Deb))
 	}

@@ -230,7 +230,7 @@ func (p program) info(stage string, o Options, format string) *nfpm.Info {
 		Name: p.name, Arch: o.Arch, Platform: "linux",
 		Version: o.Version, Release: Release, VersionSchema: "none",
 		Section: "admin", Priority: "optional", Maintainer: Maintainer,
-		Description: p.text(format), Homepage: homepage, License: "Apache-2.0",
+		Description: p.text(), Homepage: homepage, License: "Apache-2.0",
 		Changelog: filepath.Join(dir, "changelog.yaml"), MTime: o.Time, DisableGlobbing: true,
 	}
 	info.RPM.Summary = strings.ToUpper(p.summary[:1]) + p.summary[1:]
@@ -265,13 +265,8 @@ func (p program) scripts(format string) map[string]string {
 	return p.deb
 }
 
-// text is the description: for deb the summary line and then the long text.
-func (p program) text(format string) string {
-	if format == RPM {
-		return p.description
-	}
-	return p.summary + "\n" + p.description
-}
+// text is the description: the summary line and then the long text.
+func (p program) text() string { return p.summary + "\n" + p.description }
 
 // writeWhole puts a file in place in one step, so that no half-written package
 // is ever found there.

@@ -89,6 +89,8 @@ func (r *Repo) commit(ctx context.Context, apply func(*draft) error) (uint64, er
 		}
 		<-c.done
 		return c.gen, c.err
+	case <-r.closed:
+		return 0, ErrClosed
 	case <-r.turn:
 	}
 	defer func() { r.turn <- struct{}{} }()
@@ -164,6 +166,9 @@ func (r *Repo) publish(ctx context.Context, cur *state, d *draft) (err error) {
 			entered = append(entered, sha)
 		}
 	}
+	if err := r.syncPool(entered); err != nil {
+		return err
+	}
 	fault.Point("repo.after-pool")
 
 	g, gctx := errgroup.WithContext(ctx)
@@ -219,10 +224,20 @@ func (r *Repo) enterPool(sha string, s *staged) (bool, error) {
 	if err := os.Rename(s.dir, to); err != nil {
 		return false, fmt.Errorf("move file into the pool: %w", err)
 	}
-	if err := errors.Join(syncPath(r.pool(sha[:2])), syncPath(r.pool())); err != nil {
-		return true, err
-	}
 	return true, nil
+}
+
+// syncPool makes the pool's new entries durable.
+func (r *Repo) syncPool(entered []string) error {
+	dirs := map[string]bool{}
+	for _, sha := range entered {
+		dirs[r.pool(sha[:2])], dirs[r.pool()] = true, true
+	}
+	var g errgroup.Group
+	for d := range dirs {
+		g.Go(func() error { return syncPath(d) })
+	}
+	return g.Wait()
 }
 
 func (r *Repo) filePath(rec *record) string { return r.cfg.Dir + "/" + rec.File }

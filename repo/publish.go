@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/meshctl/mesh/internal/fault"
 )
 
 // Publish adds files to a suite, all of them or none, and returns after the
@@ -36,6 +38,7 @@ func (r *Repo) Publish(ctx context.Context, suite string, files []Incoming) (Pub
 		}
 		all = append(all, s)
 	}
+	fault.Point("repo.after-stage")
 	out := Published{Suite: suite}
 	gen, err := r.commit(ctx, func(d *draft) error {
 		out.Files = nil

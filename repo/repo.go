@@ -59,6 +59,8 @@ type Signer interface {
 	VerifyBinary(data, signature []byte) error
 	// PublicArmored returns the public key or keys as one armored block.
 	PublicArmored() ([]byte, error)
+	// Fingerprints returns the keys' fingerprints in upper-case hexadecimal.
+	Fingerprints() []string
 }
 
 // Config says where a repository lives and what it calls itself.
@@ -120,9 +122,10 @@ type Repo struct {
 
 	state atomic.Pointer[state] // what readers see; replaced as a whole
 
-	turn  chan struct{} // holds one token: the right to commit
-	mu    sync.Mutex    // guards queue
-	queue []*change     // changes that wait for a commit
+	turn   chan struct{} // holds one token: the right to commit
+	closed chan struct{} // closed by Close
+	mu     sync.Mutex    // guards queue
+	queue  []*change     // changes that wait for a commit
 
 	// Used only by the holder of the turn.
 	kept []*state       // current and older generations, newest first
@@ -161,7 +164,7 @@ func Open(ctx context.Context, cfg Config, signer Signer, log *slog.Logger) (*Re
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	r := &Repo{cfg: cfg, signer: signer, log: log, turn: make(chan struct{}, 1), refs: map[string]int{}}
+	r := &Repo{cfg: cfg, signer: signer, log: log, turn: make(chan struct{}, 1), closed: make(chan struct{}), refs: map[string]int{}}
 	for _, d := range []string{r.pool(), r.staging(), r.public("gen"), r.public("parts")} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return nil, fmt.Errorf("make repository directory: %w", err)
@@ -184,10 +187,19 @@ func Open(ctx context.Context, cfg Config, signer Signer, log *slog.Logger) (*Re
 	return r, nil
 }
 
+// ErrClosed is the error of a change after Close.
+var ErrClosed = errors.New("the repository is closed")
+
 // Close waits for the commit under way and lets another process open the
-// repository. The repository must not be used afterwards.
+// repository. Changes are refused with ErrClosed afterwards. Closing again does
+// nothing; only one goroutine may close.
 func (r *Repo) Close() error {
-	<-r.turn
+	select {
+	case <-r.closed:
+		return nil
+	case <-r.turn:
+	}
+	close(r.closed)
 	return r.lock.Close()
 }
 
@@ -212,6 +224,10 @@ func (r *Repo) Generation() uint64 { return r.state.Load().generation }
 
 // PublicKey returns the armored public key that the tree is signed with.
 func (r *Repo) PublicKey() ([]byte, error) { return r.signer.PublicArmored() }
+
+// Fingerprints returns the fingerprints of the keys that the tree is signed
+// with, in upper-case hexadecimal.
+func (r *Repo) Fingerprints() []string { return r.signer.Fingerprints() }
 
 // List returns the packages of a suite, sorted by format, name, version and
 // architecture; versions in the order of their package manager.

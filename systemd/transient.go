@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -82,10 +83,7 @@ func (s TransientSpec) properties() []sd.Property {
 	if description == "" {
 		description = strings.Join(s.Command, " ")
 	}
-	argv := make([]string, len(s.Command))
-	for i, a := range s.Command {
-		argv[i] = strings.ReplaceAll(a, "$", "$$") // the manager expands $NAME in arguments
-	}
+	argv, environment := s.carried()
 	type execLine struct {
 		Path          string
 		Argv          []string
@@ -99,20 +97,42 @@ func (s TransientSpec) properties() []sd.Property {
 		property("Description", description),
 		property("Type", "oneshot"),
 		property("RemainAfterExit", true),
-		property("ExecStart", []execLine{{Path: s.Command[0], Argv: argv}}),
+		property("ExecStart", []execLine{{Path: argv[0], Argv: argv}}),
 		property("StandardInput", "null"),
 		property("WorkingDirectory", directory),
 	}
 	if s.Output != "" {
 		props = append(props, property("StandardOutputFile", s.Output), property("StandardError", "inherit"))
 	}
-	if len(s.Environment) > 0 {
-		props = append(props, property("Environment", s.Environment))
+	if len(environment) > 0 {
+		props = append(props, property("Environment", environment))
 	}
 	if s.Timeout > 0 {
 		props = append(props, property("TimeoutStartUSec", uint64(s.Timeout.Microseconds())))
 	}
 	return props
+}
+
+// carried is the argv and the environment to send.
+//
+// The manager keeps a transient unit in a file and reads it back at every
+// daemon-reload, also before the command was started. systemd 252 reads ";" and
+// "$" in an argument back as something else, and 257 and 262 "$"; every other
+// character, and everything in the environment, comes back as it was. So a
+// command with one of the two travels in the environment, and a shell takes it
+// from there. Were the variable missing, the status would be 127, never success.
+func (s TransientSpec) carried() (argv, environment []string) {
+	if !slices.ContainsFunc(s.Command, func(a string) bool { return strings.ContainsAny(a, ";$") }) {
+		return s.Command, s.Environment
+	}
+	quoted := make([]string, len(s.Command))
+	for i, a := range s.Command {
+		quoted[i] = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
+	}
+	environment = append(slices.Clone(s.Environment),
+		`MESH_EVAL=unset MESH_EVAL; eval "$MESH_COMMAND"`,
+		"MESH_COMMAND=unset MESH_COMMAND; exec "+strings.Join(quoted, " "))
+	return []string{"/bin/sh", "-c", "eval `printenv MESH_EVAL || echo exit 127`"}, environment
 }
 
 func property(name string, value any) sd.Property {

@@ -202,11 +202,14 @@ type Compiled struct {
 	Faults []Fault
 	// Digest is that of mesh.Declaration.ContentDigest.
 	Digest string
+
+	from map[mesh.ResourceID]string
 }
 
 // Has reports whether the resource is declared.
 func (c *Compiled) Has(id mesh.ResourceID) bool {
-	return slices.ContainsFunc(c.Resources, func(r mesh.Resource) bool { return r.ID() == id })
+	_, has := c.from[id]
+	return has
 }
 
 // Set is the declarations that hold at one time. It is not changed after it
@@ -278,8 +281,8 @@ func (s *Set) Compile(f *Facts) *Compiled {
 }
 
 func merge(parts []*Part) *Compiled {
-	c := &Compiled{}
 	from := make(map[mesh.ResourceID]string)
+	c := &Compiled{from: from}
 	for _, p := range parts {
 		c.Faults = append(c.Faults, p.Faults...)
 		if p.Selected {

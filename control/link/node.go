@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -40,6 +41,8 @@ type nodeLink struct {
 	// parting cuts the connection after Close, under mu. Nil until then.
 	parting *time.Timer
 
+	// welcomed is set when the policy took the hello.
+	welcomed atomic.Bool
 	// sent is the newest generation declared on this link. Writer only.
 	sent mesh.Generation
 	// blobs is how many blobs are streamed now. It has its own places.
@@ -105,10 +108,10 @@ func (c *connection) serveNode(ctx context.Context) {
 	}
 }
 
-// Wake implements Waker.
+// Wake implements control.Waker.
 func (l *nodeLink) Wake() { l.do(func(t *todo) { t.look = true }) }
 
-// Close implements Waker.
+// Close implements control.Waker.
 func (l *nodeLink) Close(reason string) {
 	last := refusedFrame(mesh.Refused{Code: mesh.CodeConflict, Message: reason})
 	if strings.HasPrefix(reason, ReasonRevoked) {
@@ -269,6 +272,7 @@ func (l *nodeLink) read(ctx context.Context) error {
 	if welcome.HeartbeatSeconds == 0 {
 		welcome.HeartbeatSeconds = int(l.server.cfg.Heartbeat / time.Second)
 	}
+	l.welcomed.Store(true)
 	if err := l.welcome(welcome, recovery); err != nil {
 		return err
 	}

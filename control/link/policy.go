@@ -5,20 +5,10 @@ import (
 	"io"
 
 	mesh "github.com/meshctl/mesh"
+	"github.com/meshctl/mesh/control"
 )
 
-// Waker is the policy's hold on a live link.
-type Waker interface {
-	// Wake says that Pending may answer differently now. It never blocks; many
-	// calls may become one look.
-	Wake()
-	// Close ends the link, and says why on it if the host still listens. It
-	// never blocks. A reason that begins with ReasonRevoked tells the host that
-	// it is no longer a node.
-	Close(reason string)
-}
-
-// ReasonRevoked begins the reason of Waker.Close when the node was revoked.
+// ReasonRevoked begins the reason of control.Waker's Close when the node was revoked.
 const ReasonRevoked = "revoked"
 
 // Policy decides everything about nodes; the server only carries it. All
@@ -37,9 +27,9 @@ type Policy interface {
 	// Connect takes a link that said hello, or refuses it. The waker may be
 	// called before Connect returns. A recovery copy, when there is one, is
 	// sent before any declaration.
-	Connect(ctx context.Context, node string, hello mesh.Hello, w Waker) (mesh.Welcome, *mesh.Recover, error)
+	Connect(ctx context.Context, node string, hello mesh.Hello, w control.Waker) (mesh.Welcome, *mesh.Recover, error)
 	// Disconnect is called once for each Connect that returned no error.
-	Disconnect(node string, w Waker)
+	Disconnect(node string, w control.Waker)
 	// Pending returns the newest declaration that the node does not hold, nil
 	// when there is none.
 	Pending(ctx context.Context, node string) (*mesh.Declaration, error)

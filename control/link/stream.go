@@ -71,6 +71,9 @@ func (l *nodeLink) offered(ctx context.Context, next ssh.NewChannel, running *sy
 	if next.ChannelType() != mesh.ChannelBlob {
 		return next.Reject(ssh.UnknownChannelType, "only "+mesh.ChannelBlob+" can be opened beside the link")
 	}
+	if !l.welcomed.Load() {
+		return next.Reject(ssh.Prohibited, "say hello first")
+	}
 	sum := string(next.ExtraData())
 	if raw, err := hex.DecodeString(sum); err != nil || len(raw) != 32 || hex.EncodeToString(raw) != sum {
 		return next.Reject(ssh.ConnectionFailed, "a blob is named by the 64 hexadecimal digits of its SHA-256")

@@ -145,9 +145,14 @@ func (c *Collector) Profile(ctx context.Context) (mesh.Profile, error) {
 
 // machineIDHash keeps the id itself on the machine, as machine-id(5) asks.
 func machineIDHash() (string, error) {
-	id := firstLine("/etc/machine-id")
-	if id == "" {
-		return "", fmt.Errorf("read the machine id: /etc/machine-id is empty; run systemd-machine-id-setup")
+	return hashMachineID(firstLine("/etc/machine-id"))
+}
+
+// hashMachineID refuses what many machines have in common: nothing, and the
+// word that stands there until the first boot is over.
+func hashMachineID(id string) (string, error) {
+	if raw, err := hex.DecodeString(id); err != nil || len(raw) != 16 {
+		return "", fmt.Errorf("read the machine id: /etc/machine-id holds none; run systemd-machine-id-setup")
 	}
 	mac := hmac.New(sha256.New, []byte("mesh-host machine id"))
 	mac.Write([]byte(id))

@@ -8,43 +8,62 @@ import (
 )
 
 // order sorts resources so that each comes after what it requires, and
-// otherwise as they stand. Resources that require themselves through others
-// come back in cyclic; nothing of them can be applied.
+// otherwise as they stand. Resources that require themselves, directly or
+// through others, come back in cyclic; nothing of them can be applied.
+//
+// It is Tarjan's algorithm: components of resources that require each other
+// come out after every component that they require.
 func order(resources []mesh.Resource) (sorted []mesh.Resource, cyclic []mesh.ResourceID) {
-	byID := make(map[mesh.ResourceID]mesh.Resource, len(resources))
-	for _, r := range resources {
-		byID[r.ID()] = r
+	at := make(map[mesh.ResourceID]int, len(resources))
+	for i, r := range resources {
+		at[r.ID()] = i
 	}
-	const (
-		visiting = 1
-		done     = 2
+	var (
+		turn    int
+		stack   []int
+		reached = make([]int, len(resources)) // turn in which it was reached; 0: not yet
+		lowest  = make([]int, len(resources)) // earliest on the stack that it leads to
+		onStack = make([]bool, len(resources))
 	)
-	mark := make(map[mesh.ResourceID]int, len(resources))
-	var visit func(id mesh.ResourceID, path []mesh.ResourceID)
-	visit = func(id mesh.ResourceID, path []mesh.ResourceID) {
-		r, declared := byID[id]
-		if !declared || mark[id] == done {
-			return
-		}
-		if mark[id] == visiting {
-			for _, on := range path[slices.Index(path, id):] {
-				if !slices.Contains(cyclic, on) {
-					cyclic = append(cyclic, on)
-				}
+	var visit func(i int)
+	visit = func(i int) {
+		turn++
+		reached[i], lowest[i] = turn, turn
+		stack = append(stack, i)
+		onStack[i] = true
+		for _, need := range resources[i].Requires {
+			j, declared := at[need]
+			switch {
+			case !declared:
+			case reached[j] == 0:
+				visit(j)
+				lowest[i] = min(lowest[i], lowest[j])
+			case onStack[j]:
+				lowest[i] = min(lowest[i], reached[j])
 			}
+		}
+		if lowest[i] != reached[i] {
 			return
 		}
-		mark[id] = visiting
-		for _, need := range r.Requires {
-			visit(need, append(slices.Clone(path), id))
+		cut := slices.Index(stack, i)
+		component := slices.Sorted(slices.Values(stack[cut:]))
+		stack = stack[:cut]
+		for _, j := range component {
+			onStack[j] = false
 		}
-		mark[id] = done
-		sorted = append(sorted, r)
+		if len(component) == 1 && !slices.Contains(resources[i].Requires, resources[i].ID()) {
+			sorted = append(sorted, resources[i])
+			return
+		}
+		for _, j := range component {
+			cyclic = append(cyclic, resources[j].ID())
+		}
 	}
-	for _, r := range resources {
-		visit(r.ID(), nil)
+	for i := range resources {
+		if reached[i] == 0 {
+			visit(i)
+		}
 	}
-	sorted = slices.DeleteFunc(sorted, func(r mesh.Resource) bool { return slices.Contains(cyclic, r.ID()) })
 	return sorted, cyclic
 }
 

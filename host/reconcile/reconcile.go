@@ -102,9 +102,7 @@ type pass struct {
 	entries  map[mesh.ResourceID]Entry
 	owned    map[mesh.ResourceID]mesh.Owned
 	actions  []UnitAction
-	reload   bool
 	removed  []mesh.Result
-	events   []mesh.Event
 	drifted  []mesh.ResourceID
 	declared map[mesh.ResourceID]mesh.Resource
 	stop     func() bool
@@ -162,7 +160,7 @@ func (r *Reconciler) Run(ctx context.Context, decl mesh.Declaration, trigger mes
 	fault.Point("reconcile.before-end")
 	err = r.store.EndPass(ctx, End{
 		Pass: p.number, Started: p.started, Generation: decl.Generation, Trigger: trigger, State: out.State,
-		Kept: out.Kept, Removed: p.removed, Events: p.events,
+		Kept: out.Kept, Removed: p.removed,
 	})
 	if err != nil {
 		return Outcome{}, fmt.Errorf("store the end of the pass: %w", err)
@@ -321,6 +319,13 @@ func (p *pass) applyGroup(ctx context.Context, group []mesh.Resource) error {
 		if in.Owned != nil {
 			p.owned[in.Resource] = *in.Owned
 		}
+		if in.Event != nil {
+			p.drifted = append(p.drifted, in.Resource)
+			// Looked at again in the same pass, it is the same drift.
+			entry := p.entries[in.Resource]
+			entry.Before = ""
+			p.entries[in.Resource] = entry
+		}
 	}
 	fault.Point("reconcile.before-apply")
 	errs := make([]error, len(changes))
@@ -351,14 +356,13 @@ func (p *pass) prepare(ctx context.Context, provider resource.Provider, res mesh
 	if err != nil {
 		return nil, Intent{}, p.recordError(ctx, id, err)
 	}
-	entry, inLedger := p.entries[id]
+	entry := p.entries[id]
 	owned, isOwned := p.owned[id]
 	if !diff.Zero() {
-		if inLedger && entry.Before.Good() && entry.BeforeWant == res.Digest() && !entry.Writing {
-			p.drifted = append(p.drifted, id)
-			p.events = append(p.events, mesh.Event{Kind: mesh.EventDrift, Resource: id, Detail: diff.String(), At: p.now()})
-		}
 		intent := Intent{Resource: id}
+		if entry.Before.Good() && entry.BeforeWant == res.Digest() && !entry.Writing {
+			intent.Event = &mesh.Event{Kind: mesh.EventDrift, Resource: id, Detail: diff.String(), At: p.now()}
+		}
 		if !isOwned {
 			captured, err := p.capture(ctx, provider, res)
 			if err != nil {
@@ -370,7 +374,7 @@ func (p *pass) prepare(ctx context.Context, provider resource.Provider, res mesh
 	}
 	status := mesh.StatusOK
 	if entry.Writing {
-		// A pass wrote it and did not live to say so.
+		// It was written, and nobody could say so then.
 		status = mesh.StatusChanged
 	}
 	record := Record{Result: p.result(id, status, "", "")}
@@ -420,12 +424,23 @@ func (p *pass) readBack(ctx context.Context, provider resource.Provider, res mes
 	id := res.ID()
 	diff, err := provider.Check(ctx, res)
 	if err != nil {
+		p.setWriting(id, unsettled)
 		return p.recordError(ctx, id, errors.Join(err, applied))
 	}
 	if !diff.Zero() {
 		if applied != nil {
+			switch resource.AsError(applied).Status {
+			case mesh.StatusUnknown:
+				// The tool may still be at work.
+				p.setWriting(id, unsettled)
+			case mesh.StatusDeferred:
+				// Nothing was done now; what was before is not better known.
+			default:
+				p.setWriting(id, settled)
+			}
 			return p.recordError(ctx, id, applied)
 		}
+		p.setWriting(id, settled)
 		return p.record(ctx, Record{Result: p.result(id, mesh.StatusFailed, mesh.ReasonReadBack, "it was written without an error and reads back differently: "+diff.String())})
 	}
 	owned, err := p.wrote(ctx, provider, res, p.owned[id])
@@ -446,20 +461,25 @@ func (p *pass) readBack(ctx context.Context, provider resource.Provider, res mes
 
 // follow lists the unit actions that a change asks for.
 func (p *pass) follow(res mesh.Resource) []UnitAction {
-	if res.Kind == mesh.KindFile && isUnitFile(res.Name) {
-		p.reload = true
-	}
+	actions := reread(res.ID())
 	if res.OnChange == nil {
-		return nil
+		return actions
 	}
-	var actions []UnitAction
 	for _, u := range res.OnChange.Reload {
-		actions = append(actions, UnitAction{Resource: res.ID(), Unit: u, Verb: "reload"})
+		actions = append(actions, UnitAction{Resource: res.ID(), Unit: u, Verb: verbReload})
 	}
 	for _, u := range res.OnChange.Restart {
-		actions = append(actions, UnitAction{Resource: res.ID(), Unit: u, Verb: "restart"})
+		actions = append(actions, UnitAction{Resource: res.ID(), Unit: u, Verb: verbRestart})
 	}
 	return actions
+}
+
+// reread is what follows when a unit file was written or removed.
+func reread(id mesh.ResourceID) []UnitAction {
+	if id.Kind() != mesh.KindFile || !isUnitFile(id.Name()) {
+		return nil
+	}
+	return []UnitAction{{Resource: id, Verb: verbReread}}
 }
 
 func isUnitFile(path string) bool {
@@ -494,6 +514,12 @@ func (p *pass) recordError(ctx context.Context, id mesh.ResourceID, err error) e
 		return ctx.Err()
 	}
 	e := resource.AsError(err)
+	switch e.Status {
+	case mesh.StatusFailed, mesh.StatusDeferred, mesh.StatusUnknown, mesh.StatusConflict:
+	default:
+		// No error makes a resource good.
+		e = resource.Failed(mesh.ReasonInternal, err, "its provider names an error with status %q: %v", e.Status, err)
+	}
 	if e.Reason == mesh.ReasonInternal {
 		p.log.ErrorContext(ctx, "a resource could not be handled", "resource", id, "error", err)
 	}
@@ -507,12 +533,12 @@ func (p *pass) record(ctx context.Context, record Record) error {
 	if _, err := p.results[id].Status.Step(record.Result.Status); err != nil {
 		return fmt.Errorf("record %s: %w", id, err)
 	}
+	if record.Result.Status.Good() {
+		p.setWriting(id, settled)
+	}
+	record.Unfinished = p.entries[id].Writing
 	if err := p.store.Record(ctx, []Record{record}); err != nil {
 		return fmt.Errorf("record %s: %w", id, err)
-	}
-	if entry, ok := p.entries[id]; ok {
-		entry.Writing = false
-		p.entries[id] = entry
 	}
 	p.actions = append(p.actions, record.Units...)
 	switch {
@@ -527,4 +553,16 @@ func (p *pass) record(ctx context.Context, record Record) error {
 		}
 	}
 	return nil
+}
+
+// What is known of a write that was announced.
+const (
+	settled   = false
+	unsettled = true
+)
+
+func (p *pass) setWriting(id mesh.ResourceID, writing bool) {
+	entry := p.entries[id]
+	entry.Writing = writing
+	p.entries[id] = entry
 }

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	mesh "github.com/meshctl/mesh"
@@ -53,20 +54,26 @@ func (p *pass) removeAll(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
+// readBackRemoval looks at the machine after a removal, whatever the removal
+// said, and records what it saw.
 func (p *pass) readBackRemoval(ctx context.Context, provider resource.Provider, o mesh.Owned, removed error) error {
-	if removed != nil {
-		return p.recordError(ctx, o.Resource, removed)
-	}
 	diff, err := provider.CheckRemoved(ctx, o)
-	if err != nil {
+	switch {
+	case err != nil && removed != nil:
+		return p.recordError(ctx, o.Resource, errors.Join(removed, err))
+	case err != nil:
 		return p.recordError(ctx, o.Resource, err)
-	}
-	if !diff.Zero() {
+	case !diff.Zero() && removed != nil:
+		return p.recordError(ctx, o.Resource, removed)
+	case !diff.Zero():
 		detail := "it was removed without an error and is still there: " + diff.String()
 		return p.record(ctx, Record{Result: p.result(o.Resource, mesh.StatusFailed, mesh.ReasonReadBack, detail)})
 	}
+	if removed != nil {
+		p.log.WarnContext(ctx, "removing reported an error and the machine is as before the mesh", "resource", o.Resource, "error", removed)
+	}
 	result := p.result(o.Resource, mesh.StatusRemoved, "", removalDetail(o))
-	return p.record(ctx, Record{Result: result, Forget: true})
+	return p.record(ctx, Record{Result: result, Forget: true, Units: reread(o.Resource)})
 }
 
 func removalDetail(o mesh.Owned) string {
@@ -81,52 +88,97 @@ func removalDetail(o mesh.Owned) string {
 }
 
 // actOnUnits does the reloads and restarts that changed resources asked for,
-// each unit once. A unit that does not come back makes the resource failed,
-// and the action stays to be done again by the next pass.
+// each unit once, after the service manager has read changed unit files. A unit
+// that does not come back makes the resource failed, and the action stays to be
+// done again by the next pass. So does an action of a resource that is not as
+// wanted now.
 func (p *pass) actOnUnits(ctx context.Context) error {
-	if p.reload {
-		if err := p.units.DaemonReload(ctx); err != nil {
-			p.log.WarnContext(ctx, "the service manager did not read its unit files again", "error", err)
-		}
+	good := make(map[mesh.ResourceID]bool)
+	for id := range p.declared {
+		good[id] = p.results[id].Status.Good()
+	}
+	reread, err := p.rereadUnits(ctx, good)
+	if err != nil {
+		return err
 	}
 	type key struct{ unit, verb string }
 	outcome := make(map[key]error)
 	restarts := make(map[string]bool)
 	for _, a := range p.actions {
-		if a.Verb == "restart" {
+		if a.Verb == verbRestart && good[a.Resource] {
 			restarts[a.Unit] = true
 		}
 	}
 	for _, a := range p.actions {
-		if _, declared := p.declared[a.Resource]; !declared {
+		_, declared := p.declared[a.Resource]
+		switch {
+		case a.Verb == verbReread:
+			continue
+		case !declared:
 			if err := p.store.UnitDone(ctx, a); err != nil {
 				return fmt.Errorf("drop a unit action of what is not declared: %w", err)
 			}
 			continue
+		case !good[a.Resource]:
+			continue
 		}
 		verb := a.Verb
 		if restarts[a.Unit] {
-			verb = "restart"
+			verb = verbRestart
 		}
 		k := key{a.Unit, verb}
 		err, did := outcome[k]
 		if !did {
-			err = p.units.Act(ctx, a.Unit, verb)
-			if ctx.Err() != nil {
-				return ctx.Err()
+			if err = reread; err == nil {
+				err = p.units.Act(ctx, a.Unit, verb)
 			}
 			outcome[k] = err
 		}
-		if err != nil {
-			p.results[a.Resource] = p.result(a.Resource, mesh.StatusPending, "", "")
-			if err := p.recordError(ctx, a.Resource, err); err != nil {
-				return err
-			}
-			continue
-		}
-		if err := p.store.UnitDone(ctx, a); err != nil {
-			return fmt.Errorf("store that %s was %sed: %w", a.Unit, a.Verb, err)
+		if err := p.acted(ctx, a, good[a.Resource], err); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// rereadUnits has the service manager read its unit files again when one was
+// written or removed. The first error is that of the service manager, the
+// second ends the pass.
+func (p *pass) rereadUnits(ctx context.Context, good map[mesh.ResourceID]bool) (outcome, err error) {
+	did := false
+	for _, a := range p.actions {
+		if a.Verb != verbReread {
+			continue
+		}
+		if !did {
+			did = true
+			if err := p.units.DaemonReload(ctx); err != nil {
+				outcome = resource.Failed(mesh.ReasonUnit, err, "the service manager did not read its unit files again: %v", err)
+				p.log.WarnContext(ctx, "the service manager did not read its unit files again", "error", err)
+			}
+		}
+		if err := p.acted(ctx, a, good[a.Resource], outcome); err != nil {
+			return outcome, err
+		}
+	}
+	return outcome, nil
+}
+
+// acted drops an action that was carried out. One that was not stays, and makes
+// a resource that was as wanted failed.
+func (p *pass) acted(ctx context.Context, a UnitAction, wasGood bool, outcome error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if outcome == nil {
+		if err := p.store.UnitDone(ctx, a); err != nil {
+			return fmt.Errorf("store that %s of %s was done: %w", a.Verb, a.Unit, err)
+		}
+		return nil
+	}
+	if !wasGood {
+		return nil
+	}
+	p.results[a.Resource] = p.result(a.Resource, mesh.StatusPending, "", "")
+	return p.recordError(ctx, a.Resource, outcome)
 }

@@ -17,16 +17,17 @@ type Store interface {
 	// BeginPass numbers a pass, sets the entries of begin to pending, and drops
 	// the ledger entries of drop.
 	BeginPass(ctx context.Context, begin []mesh.Result, drop []mesh.ResourceID) (pass uint64, err error)
-	// Intend says that the resources are about to be written, and stores what is
-	// needed to undo that. It is called before anything is written.
+	// Intend says that the resources are about to be written, stores what is
+	// needed to undo that, and puts the events among the messages to be
+	// delivered. It is called before anything is written.
 	Intend(ctx context.Context, intents []Intent) error
 	// Record stores what was seen after the work: results, ownership, and unit
 	// actions that follow.
 	Record(ctx context.Context, records []Record) error
 	// UnitDone drops a unit action that was carried out and read back.
 	UnitDone(ctx context.Context, action UnitAction) error
-	// EndPass stores how the pass ended and puts the report, the changes to what
-	// is owned, and the events among the messages to be delivered.
+	// EndPass stores how the pass ended and puts the report and the changes to
+	// what is owned among the messages to be delivered.
 	EndPass(ctx context.Context, end End) error
 }
 
@@ -40,8 +41,8 @@ type State struct {
 // Entry is one resource in the ledger.
 type Entry struct {
 	mesh.Result
-	// Writing: a pass said that it was about to write the resource and did not
-	// live to say how that ended.
+	// Writing: a pass said that it was about to write the resource, and what
+	// came of it was never learned: the pass died, or could not look.
 	Writing bool
 	// Before is the last decided status while Status is pending; drift is told
 	// from the first apply by it. Empty: never decided.
@@ -55,6 +56,10 @@ type Intent struct {
 	Resource mesh.ResourceID
 	// Owned is set the first time a resource comes under the mesh.
 	Owned *mesh.Owned
+	// Event says why it has to be written, when that is somebody else's doing.
+	// Nil: it is not. It is stored before the write, because nothing shows
+	// afterwards that something had changed.
+	Event *mesh.Event
 }
 
 // Record is what became of one resource.
@@ -62,17 +67,31 @@ type Record struct {
 	Result mesh.Result
 	// Owned replaces what is held about the resource. Nil leaves it.
 	Owned *mesh.Owned
-	// Forget drops ledger entry and ownership: the resource was removed.
+	// Forget drops ledger entry, ownership and earlier unit actions: the
+	// resource was removed.
 	Forget bool
+	// Unfinished keeps Entry.Writing: what came of a write is still not known.
+	Unfinished bool
 	// Units are actions that follow from the change.
 	Units []UnitAction
 }
 
-// UnitAction is a reload or restart that a changed resource asked for.
+// The verbs of a UnitAction.
+const (
+	verbReload  = "reload"
+	verbRestart = "restart"
+	// verbReread has the service manager read its unit files again. It has no
+	// unit.
+	verbReread = "daemon-reload"
+)
+
+// UnitAction is what has to be done at the service manager because a resource
+// changed.
 type UnitAction struct {
 	Resource mesh.ResourceID
-	Unit     string
-	// Verb is "reload" or "restart".
+	// Unit is empty for "daemon-reload".
+	Unit string
+	// Verb is "reload", "restart" or "daemon-reload".
 	Verb string
 }
 
@@ -86,5 +105,4 @@ type End struct {
 	Kept       []mesh.ResourceID
 	// Removed are the results of resources that the ledger no longer holds.
 	Removed []mesh.Result
-	Events  []mesh.Event
 }

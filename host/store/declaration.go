@@ -31,7 +31,7 @@ func (s *Store) Declaration(ctx context.Context) (*mesh.Declaration, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the declaration: %w", err)
+		return nil, classify(fmt.Errorf("read the declaration: %w", err))
 	}
 	var d mesh.Declaration
 	if err := json.Unmarshal(document, &d); err != nil {
@@ -70,7 +70,10 @@ func (s *Store) Hold(ctx context.Context, d mesh.Declaration) error {
 		return err
 	}
 	fault.Point("store.after-hold")
-	return s.dropBlobs(d.Blobs())
+	// The declaration is held, whatever becomes of content that is not declared
+	// any more; what stays behind is dropped with the next declaration.
+	_ = s.dropBlobs(d.Blobs())
+	return nil
 }
 
 // HasBlob reports whether the content is here. It was verified when it came.
@@ -86,7 +89,7 @@ func (s *Store) AddBlob(ctx context.Context, sum string, write func(context.Cont
 		return fmt.Errorf("%q is not the digest of content", sum)
 	}
 	dir := filepath.Join(s.dir, blobsDir)
-	f, err := os.CreateTemp(dir, ".new-*")
+	f, err := os.CreateTemp(dir, unfinishedPrefix+"*")
 	if err != nil {
 		return fmt.Errorf("make room for content: %w", err)
 	}
@@ -122,6 +125,9 @@ func (s *Store) blobPath(sum string) string {
 	return filepath.Join(s.dir, blobsDir, sum)
 }
 
+// unfinishedPrefix begins the names of content that has not arrived whole.
+const unfinishedPrefix = ".new-"
+
 func (s *Store) dropBlobs(keep []string) error {
 	dir := filepath.Join(s.dir, blobsDir)
 	entries, err := os.ReadDir(dir)
@@ -129,7 +135,7 @@ func (s *Store) dropBlobs(keep []string) error {
 		return fmt.Errorf("list content: %w", err)
 	}
 	for _, e := range entries {
-		if slices.Contains(keep, e.Name()) || strings.HasPrefix(e.Name(), ".new-") {
+		if slices.Contains(keep, e.Name()) || strings.HasPrefix(e.Name(), unfinishedPrefix) {
 			continue
 		}
 		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -63,7 +63,7 @@ func readLedger(ctx context.Context, tx *sql.Tx) ([]reconcile.Entry, error) {
 }
 
 func readOwned(ctx context.Context, tx *sql.Tx) ([]mesh.Owned, error) {
-	rows, err := tx.QueryContext(ctx, "SELECT resource, made, generation, wrote, undo FROM owned ORDER BY resource")
+	rows, err := tx.QueryContext(ctx, "SELECT resource, made, generation, wrote, undo, partial FROM owned ORDER BY resource")
 	if err != nil {
 		return nil, fmt.Errorf("read what is owned: %w", err)
 	}
@@ -72,10 +72,31 @@ func readOwned(ctx context.Context, tx *sql.Tx) ([]mesh.Owned, error) {
 	for rows.Next() {
 		var o mesh.Owned
 		var wrote, undo []byte
-		if err := rows.Scan(&o.Resource, &o.Made, &o.Generation, &wrote, &undo); err != nil {
+		if err := rows.Scan(&o.Resource, &o.Made, &o.Generation, &wrote, &undo, &o.Partial); err != nil {
 			return nil, fmt.Errorf("read what is owned: %w", err)
 		}
 		o.Wrote, o.Undo = wrote, undo
+		out = append(out, o)
+	}
+	return out, rows.Err()
+}
+
+// readClaims reads what is owned without what is needed to undo it, which may
+// be large.
+func readClaims(ctx context.Context, tx *sql.Tx) ([]mesh.Owned, error) {
+	rows, err := tx.QueryContext(ctx, "SELECT resource, made, generation, wrote FROM owned ORDER BY resource")
+	if err != nil {
+		return nil, fmt.Errorf("read what is owned: %w", err)
+	}
+	defer rows.Close()
+	var out []mesh.Owned
+	for rows.Next() {
+		var o mesh.Owned
+		var wrote []byte
+		if err := rows.Scan(&o.Resource, &o.Made, &o.Generation, &wrote); err != nil {
+			return nil, fmt.Errorf("read what is owned: %w", err)
+		}
+		o.Wrote = wrote
 		out = append(out, o)
 	}
 	return out, rows.Err()
@@ -119,26 +140,32 @@ func (s *Store) BeginPass(ctx context.Context, begin []mesh.Result, drop []mesh.
 
 // Intend implements reconcile.Store.
 func (s *Store) Intend(ctx context.Context, intents []reconcile.Intent) error {
-	return s.tx(ctx, func(tx *sql.Tx) error {
+	err := s.tx(ctx, func(tx *sql.Tx) error {
 		for _, in := range intents {
 			if _, err := tx.ExecContext(ctx, "UPDATE ledger SET writing = 1 WHERE resource = ?", in.Resource); err != nil {
 				return err
 			}
-			if in.Owned == nil {
-				continue
+			if in.Owned != nil {
+				if err := putOwned(ctx, tx, *in.Owned); err != nil {
+					return err
+				}
 			}
-			if err := putOwned(ctx, tx, *in.Owned); err != nil {
-				return err
+			if in.Event != nil {
+				if err := s.put(ctx, tx, mesh.FrameEvent, *in.Event); err != nil {
+					return err
+				}
 			}
 		}
 		return nil
 	})
+	s.signal()
+	return err
 }
 
 func putOwned(ctx context.Context, tx *sql.Tx, o mesh.Owned) error {
-	_, err := tx.ExecContext(ctx, `INSERT INTO owned (resource, made, generation, wrote, undo) VALUES (?, ?, ?, ?, ?)
-		ON CONFLICT (resource) DO UPDATE SET made = excluded.made, generation = excluded.generation, wrote = excluded.wrote, undo = excluded.undo`,
-		o.Resource, o.Made, o.Generation, []byte(o.Wrote), []byte(o.Undo))
+	_, err := tx.ExecContext(ctx, `INSERT INTO owned (resource, made, generation, wrote, undo, partial) VALUES (?, ?, ?, ?, ?, ?)
+		ON CONFLICT (resource) DO UPDATE SET made = excluded.made, generation = excluded.generation, wrote = excluded.wrote, undo = excluded.undo, partial = excluded.partial`,
+		o.Resource, o.Made, o.Generation, []byte(o.Wrote), []byte(o.Undo), o.Partial)
 	return err
 }
 
@@ -161,14 +188,14 @@ func record(ctx context.Context, tx *sql.Tx, r reconcile.Record) error {
 				return err
 			}
 		}
-		return nil
+		return putUnits(ctx, tx, r.Units)
 	}
 	res := r.Result
 	_, err := tx.ExecContext(ctx, `INSERT INTO ledger (resource, status, reason, detail, output, generation, want, at, writing)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 		ON CONFLICT (resource) DO UPDATE SET status = excluded.status, reason = excluded.reason, detail = excluded.detail,
-			output = excluded.output, generation = excluded.generation, want = excluded.want, at = excluded.at, writing = 0`,
-		res.Resource, res.Status, res.Reason, res.Detail, res.Output, res.Generation, res.Want, stamp(res.At))
+			output = excluded.output, generation = excluded.generation, want = excluded.want, at = excluded.at, writing = excluded.writing`,
+		res.Resource, res.Status, res.Reason, res.Detail, res.Output, res.Generation, res.Want, stamp(res.At), r.Unfinished)
 	if err != nil {
 		return err
 	}
@@ -177,7 +204,11 @@ func record(ctx context.Context, tx *sql.Tx, r reconcile.Record) error {
 			return err
 		}
 	}
-	for _, a := range r.Units {
+	return putUnits(ctx, tx, r.Units)
+}
+
+func putUnits(ctx context.Context, tx *sql.Tx, units []reconcile.UnitAction) error {
+	for _, a := range units {
 		if _, err := tx.ExecContext(ctx, "INSERT OR IGNORE INTO unit_action (resource, unit, verb) VALUES (?, ?, ?)", a.Resource, a.Unit, a.Verb); err != nil {
 			return err
 		}
@@ -194,7 +225,8 @@ func (s *Store) UnitDone(ctx context.Context, a reconcile.UnitAction) error {
 }
 
 // EndPass implements reconcile.Store. A pass that changed nothing of what the
-// control plane was told sends nothing.
+// control plane was told sends nothing. The first report of a store is a full
+// one: what the control plane holds of an earlier store is not known here.
 func (s *Store) EndPass(ctx context.Context, end reconcile.End) error {
 	err := s.tx(ctx, func(tx *sql.Tx) error {
 		var before lastPass
@@ -214,16 +246,15 @@ func (s *Store) EndPass(ctx context.Context, end reconcile.End) error {
 				return err
 			}
 		}
-		for _, e := range end.Events {
-			if err := s.put(ctx, tx, mesh.FrameEvent, e); err != nil {
-				return err
-			}
-		}
-		if err := s.putOwnedChange(ctx, tx, false); err != nil {
+		if err := s.putOwnedChange(ctx, tx, onlyChanges); err != nil {
 			return err
 		}
 		changed := before.Generation != last.Generation || before.State != last.State || fmt.Sprint(before.Kept) != fmt.Sprint(last.Kept)
-		return s.putReport(ctx, tx, last, end.Removed, false, changed)
+		extent := onlyChanges
+		if before.Pass == 0 {
+			extent = everything
+		}
+		return s.putReport(ctx, tx, last, end.Removed, extent, changed)
 	})
 	s.signal()
 	return err

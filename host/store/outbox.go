@@ -7,13 +7,30 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	mesh "github.com/meshctl/mesh"
 )
 
-// undoLimit is the length in bytes up to which what is needed to undo a
-// resource travels in the recovery copy.
-const undoLimit = 4 << 20
+const (
+	// undoLimit is the length in bytes up to which what is needed to undo a
+	// resource travels in the recovery copy.
+	undoLimit = 4 << 20
+	// partLimit is the length in bytes at which a message is cut in parts. It
+	// leaves room for one more entry below the limit of a frame.
+	partLimit = 4 << 20
+	// copyLimit bounds a recovery copy that travels in one piece, in bytes of
+	// what is needed to undo.
+	copyLimit = 8 << 20
+)
+
+// extent says how much a message tells.
+type extent string
+
+const (
+	everything  extent = "everything"
+	onlyChanges extent = "only-changes"
+)
 
 // Next returns up to limit messages with a sequence number above after, in
 // order.
@@ -73,7 +90,7 @@ func (s *Store) AddFullReport(ctx context.Context) error {
 			// Nothing was ever decided here, so there is nothing to say.
 			return nil
 		}
-		return s.putReport(ctx, tx, last, nil, true, true)
+		return s.putReport(ctx, tx, last, nil, everything, true)
 	})
 	s.signal()
 	return err
@@ -81,12 +98,13 @@ func (s *Store) AddFullReport(ctx context.Context) error {
 
 // AddFullOwned puts everything that the host owns among the messages.
 func (s *Store) AddFullOwned(ctx context.Context) error {
-	err := s.tx(ctx, func(tx *sql.Tx) error { return s.putOwnedChange(ctx, tx, true) })
+	err := s.tx(ctx, func(tx *sql.Tx) error { return s.putOwnedChange(ctx, tx, everything) })
 	s.signal()
 	return err
 }
 
-// RecoveryCopy returns what the host owns as it travels.
+// RecoveryCopy returns what the host owns as it travels in one piece. What is
+// too large to travel so is marked as partial.
 func (s *Store) RecoveryCopy(ctx context.Context) ([]mesh.Owned, error) {
 	var owned []mesh.Owned
 	err := s.tx(ctx, func(tx *sql.Tx) error {
@@ -94,8 +112,13 @@ func (s *Store) RecoveryCopy(ctx context.Context) ([]mesh.Owned, error) {
 		owned, err = readOwned(ctx, tx)
 		return err
 	})
+	size := 0
 	for i := range owned {
 		owned[i] = travelling(owned[i])
+		if size += len(owned[i].Undo); size > copyLimit {
+			size -= len(owned[i].Undo)
+			owned[i].Undo, owned[i].Partial = nil, true
+		}
 	}
 	return owned, err
 }
@@ -130,10 +153,10 @@ func (s *Store) put(ctx context.Context, tx *sql.Tx, t mesh.FrameType, body any)
 	return err
 }
 
-// putReport puts a report among the messages: everything when full, otherwise
-// what differs from what was told. Without a difference it is put only when
-// must says so.
-func (s *Store) putReport(ctx context.Context, tx *sql.Tx, last lastPass, removed []mesh.Result, full, must bool) error {
+// putReport puts a report among the messages: everything, or what differs from
+// what was told. Without a difference it is put only when must says so.
+func (s *Store) putReport(ctx context.Context, tx *sql.Tx, last lastPass, removed []mesh.Result, extent extent, must bool) error {
+	full := extent == everything
 	entries, err := readLedger(ctx, tx)
 	if err != nil {
 		return err
@@ -159,14 +182,45 @@ func (s *Store) putReport(ctx context.Context, tx *sql.Tx, last lastPass, remove
 	if !full {
 		report.Results = append(report.Results, removed...)
 		report.Gone = gone
+		for _, r := range removed {
+			// It may be gone before the control plane ever heard of it.
+			if !slices.Contains(gone, r.Resource) {
+				report.Gone = append(report.Gone, r.Resource)
+			}
+		}
 	}
 	if !must && len(report.Results) == 0 && len(report.Gone) == 0 {
 		return nil
 	}
-	return s.put(ctx, tx, mesh.FrameReport, report)
+	return s.putReportParts(ctx, tx, report)
 }
 
-func (s *Store) putOwnedChange(ctx context.Context, tx *sql.Tx, full bool) error {
+// putReportParts keeps each message well below the limit of a frame. Only the
+// last part says how the pass ended: before it, not everything has been said.
+func (s *Store) putReportParts(ctx context.Context, tx *sql.Tx, all mesh.Report) error {
+	part := all
+	part.Results, part.Gone, part.State = nil, nil, mesh.GenerationOutstanding
+	size := 0
+	for _, r := range all.Results {
+		data, err := json.Marshal(r)
+		if err != nil {
+			return fmt.Errorf("encode a result: %w", err)
+		}
+		if size > 0 && size+len(data) > partLimit {
+			if err := s.put(ctx, tx, mesh.FrameReport, part); err != nil {
+				return err
+			}
+			part.Results, part.Full, size = nil, false, 0
+		}
+		part.Results = append(part.Results, r)
+		size += len(data)
+	}
+	part.Gone, part.State = all.Gone, all.State
+	return s.put(ctx, tx, mesh.FrameReport, part)
+}
+
+func (s *Store) putOwnedChange(ctx context.Context, tx *sql.Tx, extent extent) error {
+	full := extent == everything
 	owned, err := readOwned(ctx, tx)
 	if err != nil {
 		return err
@@ -199,7 +253,7 @@ func (s *Store) putOwnedParts(ctx context.Context, tx *sql.Tx, all mesh.OwnedCha
 	part := mesh.OwnedChange{Full: all.Full, Gone: all.Gone}
 	size := 0
 	for _, o := range all.Owned {
-		if size > 0 && size+len(o.Undo) > undoLimit {
+		if size > 0 && size+len(o.Undo) > partLimit {
 			if err := s.put(ctx, tx, mesh.FrameOwned, part); err != nil {
 				return err
 			}

@@ -86,7 +86,14 @@ func Open(ctx context.Context, dir string, expected bool, now func() time.Time) 
 		return nil, nil, err
 	}
 	s = &Store{db: db, dir: dir, now: now, changed: make(chan struct{}, 1)}
-	if s.id, err = s.identify(ctx); err != nil {
+	created, err := s.identify(ctx)
+	if err != nil {
+		return nil, nil, errors.Join(err, db.Close())
+	}
+	if created && expected && lost == nil {
+		lost = &Lost{Detail: "the store was empty; a new one was begun"}
+	}
+	if err := s.sweep(); err != nil {
 		return nil, nil, errors.Join(err, db.Close())
 	}
 	s.signal()
@@ -139,39 +146,62 @@ func (s *Store) Close() error { return s.db.Close() }
 // ID is random and made with the store; sequence numbers belong to it.
 func (s *Store) ID() string { return s.id }
 
-func (s *Store) identify(ctx context.Context) (string, error) {
-	var id string
-	err := s.tx(ctx, func(tx *sql.Tx) error {
+// identify reads the id of the store, or gives it one when it is new.
+func (s *Store) identify(ctx context.Context) (created bool, err error) {
+	err = s.tx(ctx, func(tx *sql.Tx) error {
 		var err error
-		if id, err = meta(ctx, tx, metaStoreID); err != nil || id != "" {
+		if s.id, err = meta(ctx, tx, metaStoreID); err != nil || s.id != "" {
 			return err
 		}
 		var raw [16]byte
 		if _, err := rand.Read(raw[:]); err != nil {
 			return err
 		}
-		id = hex.EncodeToString(raw[:])
-		return setMeta(ctx, tx, metaStoreID, id)
+		created = true
+		s.id = hex.EncodeToString(raw[:])
+		return setMeta(ctx, tx, metaStoreID, s.id)
 	})
-	return id, err
+	return created, err
+}
+
+// sweep drops content that an earlier life of this host did not store whole.
+func (s *Store) sweep() error {
+	left, err := filepath.Glob(filepath.Join(s.dir, blobsDir, unfinishedPrefix+"*"))
+	if err != nil {
+		return fmt.Errorf("list unfinished content: %w", err)
+	}
+	for _, name := range left {
+		if err := os.Remove(name); err != nil {
+			return fmt.Errorf("drop unfinished content: %w", err)
+		}
+	}
+	return nil
 }
 
 // tx runs f in a transaction that is durable when tx returns nil.
 func (s *Store) tx(ctx context.Context, f func(*sql.Tx) error) error {
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
-		return fmt.Errorf("begin: %w", err)
+		return classify(fmt.Errorf("begin: %w", err))
 	}
 	if err := f(tx); err != nil {
 		if back := tx.Rollback(); back != nil && !errors.Is(back, sql.ErrTxDone) {
-			return errors.Join(err, back)
+			return classify(errors.Join(err, back))
 		}
-		return err
+		return classify(err)
 	}
 	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("commit: %w", err)
+		return classify(fmt.Errorf("commit: %w", err))
 	}
 	return nil
+}
+
+// classify marks what only opening the store anew can mend.
+func classify(err error) error {
+	if errors.Is(sqlite.Classify(err), sqlite.ErrCorrupt) {
+		return fmt.Errorf("%w: %w", host.ErrStoreDamaged, err)
+	}
+	return err
 }
 
 func meta(ctx context.Context, tx *sql.Tx, key string) (string, error) {
@@ -235,7 +265,7 @@ func (s *Store) Summary(ctx context.Context) (host.Summary, error) {
 		}
 		out.Ledger = results(entries)
 		out.LedgerDigest = mesh.LedgerDigest(out.Ledger)
-		owned, err := readOwned(ctx, tx)
+		owned, err := readClaims(ctx, tx)
 		if err != nil {
 			return err
 		}

@@ -115,8 +115,9 @@ func incomplete(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return Usagef(cmd, "%q needs a command after it: %s", cmd.CommandPath(), strings.Join(names(cmd), ", "))
 	}
+	cmd.SuggestionsMinimumDistance = 2
 	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-		return Usagef(cmd, "%q has no command %q; did you mean %q", cmd.CommandPath(), args[0], near[0])
+		return Usagef(cmd, "%q has no command %q; did you mean %s", cmd.CommandPath(), args[0], strings.Join(near, " or "))
 	}
 	return Usagef(cmd, "%q has no command %q", cmd.CommandPath(), args[0])
 }

@@ -65,6 +65,9 @@ var Rules = []Rule{
 	adapterOf("host/store", "host", "host/resource", "host/reconcile"),
 	adapterOf("host/link", "host"),
 	adapterOf("host/profile", "host"),
+	adapterOf("host/local", "host"),
+	adapterOf("host/bundle", "host"),
+	adapterOf("host/transient", "host", "host/resource", "host/resource/pkg", "host/reconcile", "systemd"),
 	adapterOf("host/upgrade", "host", "host/resource", "host/reconcile"),
 
 	{Room: "control", May: []string{".", "control/assign", "internal/**"}, TestsMay: []string{"control/**", "repo/**"},

@@ -285,7 +285,8 @@ func (h *Host) PowerLoss(ctx context.Context) error {
 }
 
 // BootAgain boots a host that is off, with the file system that it had, and
-// returns as Boot does. Its cable is plugged in again.
+// returns as Boot does. Its cable is plugged in again. A host that rebooted or
+// powered off by itself is off, and boots by this too.
 func (h *Host) BootAgain(ctx context.Context) error {
 	began := time.Now()
 	if r := h.snapshot(); r.State == Up && !r.Nspawn.alive() {
@@ -344,10 +345,18 @@ func (h *Host) CutOff(ctx context.Context) error {
 	return nil
 }
 
-// Reconnect plugs the host's cable in again.
+// Reconnect plugs the host's cable in again and returns when the bridge
+// forwards through it, which takes the kernel up to a second.
 func (h *Host) Reconnect(ctx context.Context) error {
 	if err := h.lab.place.setPort(ctx, h.Name(), "up"); err != nil {
 		return fmt.Errorf("reconnect %s: %w", h.Name(), err)
+	}
+	wait, cancel := context.WithTimeoutCause(ctx, 10*time.Second, errors.New("its port does not forward after 10 s"))
+	defer cancel()
+	for !h.lab.place.portForwards(wait, h.Name()) {
+		if err := pause(wait, 20*time.Millisecond); err != nil {
+			return fmt.Errorf("reconnect %s: %w", h.Name(), err)
+		}
 	}
 	return nil
 }

@@ -104,11 +104,14 @@ func TakeDown(ctx context.Context, log io.Writer) error {
 // Attach gives access to the hosts of a lab that another process raised,
 // without taking it: nothing is cleaned, and Close must not be called.
 func Attach(log io.Writer) (*Lab, error) {
+	if os.Geteuid() != 0 {
+		return nil, ErrNotRoot
+	}
 	p, err := thePlace()
 	if err != nil {
 		return nil, err
 	}
-	l := &Lab{place: p, log: log, hosts: map[string]*Host{}, unlock: func() {}}
+	l := &Lab{place: p, log: &lineWriter{w: log}, hosts: map[string]*Host{}, unlock: func() {}}
 	if l.group, err = p.groups(); err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -68,6 +69,12 @@ func port(host string) string { return "vb-" + host }
 // setPort plugs a host's cable in ("up") or out ("down").
 func (p place) setPort(ctx context.Context, host, state string) error {
 	return runQuiet(exec.CommandContext(ctx, "ip", "-n", p.netns(), "link", "set", port(host), state))
+}
+
+// portForwards reports whether the bridge passes traffic to and from a host.
+func (p place) portForwards(ctx context.Context, host string) bool {
+	out, err := exec.CommandContext(ctx, "ip", "-n", p.netns(), "-oneline", "-details", "link", "show", port(host)).Output()
+	return err == nil && strings.Contains(string(out), "state UP") && strings.Contains(string(out), "state forwarding")
 }
 
 // dropPort removes a cable that a dead host left, if it is still there: the

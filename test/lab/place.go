@@ -184,7 +184,7 @@ func (p place) clean(ctx context.Context, log io.Writer) error {
 	}
 	for _, r := range list {
 		if r.Nspawn.alive() {
-			say(log, "ending %s, left from an earlier lab", r.Name)
+			say(log, "ending %s (%s), which an earlier lab left", r.Name, r.Flavour)
 		}
 	}
 	if err := all.killAll(ctx); err != nil {
@@ -213,6 +213,9 @@ func (p place) clean(ctx context.Context, log io.Writer) error {
 		if err := removeDisk(filepath.Join(p.disks(), e.Name())); err != nil {
 			return err
 		}
+	}
+	if err := os.Remove(p.disks()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the lab's disks: %w", err)
 	}
 	for _, r := range list {
 		if err := os.Remove(p.recordPath(r.Name)); err != nil && !errors.Is(err, fs.ErrNotExist) {

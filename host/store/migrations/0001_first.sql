@@ -29,7 +29,9 @@ CREATE TABLE owned (
 	made       TEXT NOT NULL,
 	generation INTEGER NOT NULL,
 	wrote      BLOB,
-	undo       BLOB
+	undo       BLOB,
+	-- What is needed to undo it did not travel in the recovery copy.
+	partial    INTEGER NOT NULL DEFAULT 0
 );
 
 CREATE TABLE unit_action (

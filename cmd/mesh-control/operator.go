@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"strings"
+
+	mesh "github.com/meshctl/mesh"
+	"github.com/meshctl/mesh/control"
+	"github.com/meshctl/mesh/control/api"
+)
+
+// operator is the policy as the API asks for it, with the addresses as they are
+// when a token is made: a machine that moves to another network gives out the
+// addresses that it has there.
+type operator struct {
+	api.Operator
+	places places
+}
+
+// IssueToken fills in the addresses when the operator named none.
+func (o operator) IssueToken(ctx context.Context, by control.Caller, req control.TokenRequest) (control.TokenIssued, error) {
+	if len(req.Addresses) == 0 {
+		req.Addresses = o.places.links()
+	}
+	for _, a := range req.Addresses {
+		if host, port, err := net.SplitHostPort(a); err != nil || host == "" || !validPort(port) || strings.ContainsAny(a, ", ") {
+			return control.TokenIssued{}, mesh.Errorf(mesh.CodeInvalid, "%q is not host:port; no token was made", a)
+		}
+	}
+	if len(req.Addresses) == 0 {
+		return control.TokenIssued{}, mesh.Errorf(mesh.CodeUnavailable,
+			"this machine has no address at which another could reach it, so no token was made; name one with --address HOST:PORT, or set addresses in %s", defaultConfigFile)
+	}
+	issued, err := o.Operator.IssueToken(ctx, by, req)
+	if err != nil {
+		return issued, err
+	}
+	if url, err := o.places.repository(); err == nil {
+		issued.RepositoryURL = url
+	}
+	return issued, nil
+}
+
+// places says where other machines find this control plane.
+type places struct {
+	config config
+	// link and pool are where the two listeners ended up.
+	link, pool net.Addr
+	own        func() []netip.Addr
+}
+
+// links lists host:port pairs of the link; none when this machine has no
+// address.
+func (p places) links() []string {
+	if len(p.config.addresses) > 0 {
+		return p.config.addresses
+	}
+	return reachable(p.link, p.own())
+}
+
+// repository returns the URL of the repository, without a slash at the end.
+func (p places) repository() (string, error) {
+	if p.config.repositoryURL != "" {
+		return p.config.repositoryURL, nil
+	}
+	candidates := reachable(p.pool, p.own())
+	if len(p.config.addresses) > 0 {
+		// Told addresses are the ones that work from elsewhere.
+		host, _, err := net.SplitHostPort(p.config.addresses[0])
+		_, port, poolErr := net.SplitHostPort(p.pool.String())
+		if err == nil && poolErr == nil {
+			candidates = []string{net.JoinHostPort(host, port)}
+		}
+	}
+	if len(candidates) == 0 {
+		return "", mesh.Errorf(mesh.CodeUnavailable, "this machine has no address at which another could reach its repository; set repository_url in %s", defaultConfigFile)
+	}
+	return "http://" + candidates[0], nil
+}

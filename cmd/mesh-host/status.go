@@ -1,0 +1,102 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	mesh "github.com/meshctl/mesh"
+	"github.com/meshctl/mesh/host"
+	"github.com/meshctl/mesh/host/local"
+	"github.com/meshctl/mesh/internal/cli"
+)
+
+func newStatusCommand(p *places) *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show how this machine stands with its mesh",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := local.NewClient(p.socket).Status(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return show(cmd, s, format)
+		},
+	}
+	formatFlag(cmd, &format)
+	return cmd
+}
+
+func formatFlag(cmd *cobra.Command, format *string) {
+	cmd.Flags().StringVarP(format, "output", "o", "text", "text or json")
+}
+
+func show(cmd *cobra.Command, s host.Status, format string) error {
+	switch format {
+	case "json":
+		enc := json.NewEncoder(cmd.OutOrStdout())
+		enc.SetIndent("", "  ")
+		return enc.Encode(s)
+	case "text":
+		return showText(cmd.OutOrStdout(), s)
+	}
+	return cli.Usagef(cmd, "%q is no output format; there are text and json", format)
+}
+
+func showText(out io.Writer, s host.Status) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "state:    %s\n", s.State)
+	if s.Node != "" {
+		fmt.Fprintf(&b, "node:     %s\n", s.Node)
+	}
+	fmt.Fprintf(&b, "version:  %s\n", s.Version)
+	fmt.Fprintf(&b, "link:     %s\n", s.Link)
+	fmt.Fprintf(&b, "held:     %s\n", s.Held)
+	fmt.Fprintf(&b, "applied:  %s\n", s.Applied)
+	if s.LastAt != "" {
+		fmt.Fprintf(&b, "last pass: %s, %s, ended %s\n", s.Trigger, s.Last, s.LastAt)
+	}
+	if s.Working != "" {
+		fmt.Fprintf(&b, "working:  %s\n", s.Working)
+	}
+	if s.Pending > 0 {
+		fmt.Fprintf(&b, "waiting:  %d messages for the control plane\n", s.Pending)
+	}
+	if s.Drift > 0 {
+		fmt.Fprintf(&b, "drift:    %d found and put right since the start\n", s.Drift)
+	}
+	if len(s.Results) > 0 {
+		b.WriteString("\n")
+		w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(w, "STATUS\tRESOURCE\tREASON\tDETAIL")
+		for _, r := range s.Results {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", r.Status, r.Resource, dash(string(r.Reason)), firstLine(r))
+		}
+		if err := w.Flush(); err != nil {
+			return err
+		}
+	}
+	for _, id := range s.Kept {
+		fmt.Fprintf(&b, "kept: %s is not declared any more and waits for the control plane to release it\n", id)
+	}
+	_, err := io.WriteString(out, b.String())
+	return err
+}
+
+func firstLine(r mesh.Result) string {
+	line, _, _ := strings.Cut(r.Detail, "\n")
+	return line
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	mesh "github.com/meshctl/mesh"
+	"github.com/meshctl/mesh/control"
+)
+
+func newNodesCommand(d deps) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "nodes",
+		Short: "List the nodes: what is applied, outstanding and failed, and the last contact",
+		Long: `Lists every node with the newest generation that it applied whole, what is
+outstanding, how many resources failed, and when it was last heard of.
+
+Outstanding is not failed: "undelivered" has not reached the node, "delivered"
+has and is not finished. The last contact is a fact and no judgement: a machine
+may be off for as long as its owner likes.
+
+With -o json the same facts come as a list of objects with the names node, state,
+declared, held, applied, outstanding {undelivered, delivered}, failed
+[{resource, status, reason, detail}], last_contact (null: never) and eligible.`,
+		Example: `  meshctl nodes
+  meshctl nodes -o json`,
+		Args: cobra.NoArgs,
+	}
+	form := output(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		f, err := form()
+		if err != nil {
+			return err
+		}
+		nodes, err := d.client(cmd).Nodes(cmd.Context())
+		if err != nil {
+			return err
+		}
+		if f == formatJSON {
+			return d.printNodesJSON(nodes)
+		}
+		return d.printNodes(nodes)
+	}
+	return cmd
+}
+
+// nodeJSON is the stable form of one node.
+type nodeJSON struct {
+	Node        string                  `json:"node"`
+	State       mesh.NodeState          `json:"state"`
+	Declared    mesh.Generation         `json:"declared"`
+	Held        mesh.Generation         `json:"held"`
+	Applied     mesh.Generation         `json:"applied"`
+	Outstanding control.OutstandingView `json:"outstanding"`
+	Failed      []control.FailedView    `json:"failed"`
+	// LastContact is null when there was none.
+	LastContact *time.Time `json:"last_contact"`
+	Eligible    bool       `json:"eligible"`
+}
+
+func (d deps) printNodesJSON(nodes []control.NodeView) error {
+	list := make([]nodeJSON, len(nodes))
+	for i, n := range nodes {
+		list[i] = nodeJSON{Node: n.Node, State: n.State, Declared: n.Declared, Held: n.Held, Applied: n.Applied,
+			Outstanding: n.Outstanding, Failed: append([]control.FailedView{}, n.Failed...), Eligible: n.Eligible}
+		if !n.LastContact.IsZero() {
+			list[i].LastContact = &n.LastContact
+		}
+	}
+	return printJSON(d.stdout, list)
+}
+
+func (d deps) printNodes(nodes []control.NodeView) error {
+	if len(nodes) == 0 {
+		fmt.Fprintln(d.stdout, "0 nodes")
+		fmt.Fprintln(d.stderr, "no machine has joined yet; `meshctl token issue` shows how one does")
+		return nil
+	}
+	now := d.now()
+	rows := make([][]string, len(nodes))
+	for i, n := range nodes {
+		rows[i] = []string{n.Node, string(n.State), n.Applied.String(), outstanding(n.Outstanding), failedCount(len(n.Failed)), stampAgo(n.LastContact, now)}
+	}
+	if err := table(d.stdout, "NODE|STATE|APPLIED|OUTSTANDING|FAILED|LAST CONTACT", rows); err != nil {
+		return err
+	}
+	fmt.Fprintln(d.stdout, summary(nodes))
+	for _, n := range nodes {
+		if !n.Eligible && member(n) {
+			fmt.Fprintf(d.stderr, "%s gets no declarations, since a line of its briefing failed: see `meshctl node show %s`\n", clean(n.Node), clean(n.Node))
+		}
+	}
+	return nil
+}
+
+// outstanding keeps what has not arrived apart from what is not finished.
+func outstanding(o control.OutstandingView) string {
+	var parts []string
+	if o.Undelivered > 0 {
+		parts = append(parts, fmt.Sprintf("%d undelivered", o.Undelivered))
+	}
+	if o.Delivered > 0 {
+		parts = append(parts, fmt.Sprintf("%d delivered", o.Delivered))
+	}
+	return orDash(strings.Join(parts, ", "))
+}
+
+func failedCount(n int) string {
+	if n == 0 {
+		return "-"
+	}
+	return strconv.Itoa(n)
+}
+
+// member reports whether a machine is still a node of the mesh.
+func member(n control.NodeView) bool {
+	return n.State == mesh.NodeEnrolled || n.State == mesh.NodeDisconnected
+}
+
+// summary counts nodes. One with something outstanding and something failed
+// counts in both; one that was never given anything counts in neither.
+func summary(nodes []control.NodeView) string {
+	var members, applied, waiting, failed, bare, left int
+	for _, n := range nodes {
+		if !member(n) {
+			left++
+			continue
+		}
+		members++
+		open := n.Outstanding.Undelivered+n.Outstanding.Delivered > 0
+		if open {
+			waiting++
+		}
+		if len(n.Failed) > 0 {
+			failed++
+		}
+		switch {
+		case open || len(n.Failed) > 0:
+		case n.Declared == 0:
+			bare++
+		case n.Applied == n.Declared:
+			applied++
+		}
+	}
+	s := fmt.Sprintf("%s: %d applied, %d outstanding, %d failed", count(members, "node", "nodes"), applied, waiting, failed)
+	if bare > 0 {
+		s += fmt.Sprintf(", %d without a declaration", bare)
+	}
+	if left > 0 {
+		s += fmt.Sprintf("; %d left the mesh", left)
+	}
+	return s
+}

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshctl/mesh/control/api"
+	"github.com/meshctl/mesh/internal/cli"
+)
+
+// deps is what the commands reach the world through.
+type deps struct {
+	// stdout gets data, stderr everything that is said about it.
+	stdout, stderr io.Writer
+	getenv         func(string) string
+	now            func() time.Time
+	// load reads a declaration from a file.
+	load loader
+	// poll is how often declare looks while it waits. Zero: four times a second.
+	poll time.Duration
+}
+
+const rootLong = `meshctl asks the control plane of a mesh and shows the answer: it hands out
+tokens, writes declarations, publishes packages and lists nodes.
+
+It speaks with the control plane through a unix socket on the same machine,
+which root and members of the group mesh-admin may use. Data goes to standard
+output; everything that is said about it goes to standard error.
+
+` + cli.ExitHelp
+
+func newRootCommand(d deps) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "meshctl",
+		Short: "ask the control plane of a mesh",
+		Long:  rootLong,
+		Example: `  meshctl token issue --label role=web
+  meshctl declare web.yaml
+  meshctl nodes`,
+	}
+	root.SetOut(d.stdout)
+	root.SetErr(d.stderr)
+	root.PersistentFlags().String("socket", "", "the control plane's socket, a `PATH`; without it the variable MESH_SOCKET, then "+api.DefaultSocket)
+	root.AddCommand(
+		newTokenCommand(d),
+		newDeclareCommand(d),
+		newDeclarationCommand(d),
+		newPublishCommand(d),
+		newPackagesCommand(d),
+		newNodesCommand(d),
+		newNodeCommand(d),
+		newAuditCommand(d),
+		newVersionCommand(d),
+	)
+	cli.AddManCommand(root)
+	return root
+}
+
+// client makes the client for the socket that the flag, the environment or the
+// default names, in this order.
+func (d deps) client(cmd *cobra.Command) *api.Client {
+	socket := api.DefaultSocket
+	if env := d.getenv("MESH_SOCKET"); env != "" {
+		socket = env
+	}
+	if flag := cmd.Flag("socket"); flag != nil && flag.Value.String() != "" {
+		socket = flag.Value.String()
+	}
+	return api.NewClient(socket)
+}
+
+// output adds -o to cmd, and returns how to read it after parsing.
+func output(cmd *cobra.Command) func() (format, error) {
+	text := cmd.Flags().StringP("output", "o", string(formatText), "`FORMAT` of the answer: text or json")
+	return func() (format, error) {
+		switch f := format(*text); f {
+		case formatText, formatJSON:
+			return f, nil
+		default:
+			return "", cli.Usagef(cmd, "--output %q is neither text nor json", *text)
+		}
+	}
+}
+
+type format string
+
+const (
+	formatText format = "text"
+	formatJSON format = "json"
+)

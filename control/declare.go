@@ -1,0 +1,394 @@
+package control
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	mesh "github.com/meshctl/mesh"
+	"github.com/meshctl/mesh/control/assign"
+)
+
+// documentLimit bounds the stored form of a document, blobs apart.
+const documentLimit = 8 << 20
+
+// refusalsShown bounds how many nodes a refusal names.
+const refusalsShown = 10
+
+// Declare writes a named declaration: a revision, and a generation for every
+// eligible node for which something changes. It is refused whole when the
+// document has faults, when a blob that it names is missing, or when it
+// contradicts another declaration on a node.
+func (c *Control) Declare(ctx context.Context, caller Caller, doc mesh.Document) (Declared, error) {
+	if ps := doc.Validate(); len(ps) > 0 {
+		return Declared{}, refused(doc.Declaration, ps)
+	}
+	source, revision, err := c.prepare(ctx, doc)
+	if err != nil {
+		return Declared{}, err
+	}
+	if err := c.enter(ctx); err != nil {
+		return Declared{}, err
+	}
+	defer c.leave()
+	c.mu.Lock()
+	newest, exists := c.revisions[doc.Declaration]
+	c.mu.Unlock()
+	if exists && !newest.Removed && newest.Digest == revision.Digest {
+		return Declared{Declaration: newest.Name, Revision: newest.Revision}, nil
+	}
+	revision.Revision = newest.Revision + 1
+	return c.write(ctx, caller, revision, source)
+}
+
+// RemoveDeclaration writes the removal of a declaration. What it declared is
+// released on every node that it selects.
+func (c *Control) RemoveDeclaration(ctx context.Context, caller Caller, name string) (Declared, error) {
+	if err := c.enter(ctx); err != nil {
+		return Declared{}, err
+	}
+	defer c.leave()
+	c.mu.Lock()
+	newest, exists := c.revisions[name]
+	c.mu.Unlock()
+	if !exists || newest.Removed {
+		return Declared{}, noDeclaration(name)
+	}
+	return c.write(ctx, caller, Revision{Name: name, Revision: newest.Revision + 1, Removed: true}, nil)
+}
+
+func noDeclaration(name string) error {
+	return mesh.Errorf(mesh.CodeNotFound, "there is no declaration %q; meshctl declaration list lists those there are", bounded(name, 80))
+}
+
+func refused(name string, ps mesh.Problems) error {
+	return &mesh.Error{Code: mesh.CodeInvalid, Message: fmt.Sprintf("declaration %s is refused and nothing was written", bounded(name, 80)), Details: ps}
+}
+
+// prepare checks a valid document as far as that needs no node, moves large
+// content into blobs, and returns it in the form in which it is compiled and
+// stored.
+func (c *Control) prepare(ctx context.Context, doc mesh.Document) (*assign.Source, Revision, error) {
+	var ps mesh.Problems
+	if len(doc.Resources) > resourceLimit {
+		ps.Add("resources", fmt.Sprintf("a declaration has at most %d resources", resourceLimit))
+		return nil, Revision{}, refused(doc.Declaration, ps)
+	}
+	doc.Resources = slices.Clone(doc.Resources)
+	total := 0
+	for i := range doc.Resources {
+		r := &doc.Resources[i]
+		if r.File == nil {
+			continue
+		}
+		file := *r.File
+		if file.Content != nil {
+			file.SetContent(file.Content)
+		}
+		if size := len(file.Content); size > mesh.InlineLimit || (total+size > inlineBudget && !r.Template) {
+			if r.Template {
+				ps.Add(fmt.Sprintf("resources[%d].template", i), fmt.Sprintf("the content of a template has at most %d bytes", mesh.InlineLimit))
+				continue
+			}
+			var err error
+			if file, err = detach(ctx, c.blobs, file); err != nil {
+				return nil, Revision{}, err
+			}
+		}
+		total += len(file.Content)
+		r.File = &file
+	}
+	missing, err := c.missing(ctx, doc)
+	if err != nil {
+		return nil, Revision{}, err
+	}
+	source, more := c.compiler.Prepare(doc)
+	ps = append(append(ps, missing...), more...)
+	if len(ps) > 0 {
+		return nil, Revision{}, refused(doc.Declaration, ps)
+	}
+	data, err := json.Marshal(doc)
+	if err != nil {
+		return nil, Revision{}, fmt.Errorf("marshal document: %w", err)
+	}
+	if len(data) > documentLimit {
+		ps.Add("", fmt.Sprintf("the declaration has %d bytes without its large files; the limit is %d", len(data), documentLimit))
+		return nil, Revision{}, refused(doc.Declaration, ps)
+	}
+	sum := sha256.Sum256(data)
+	return source, Revision{Name: doc.Declaration, Document: doc, Digest: hex.EncodeToString(sum[:])}, nil
+}
+
+// missing finds the blobs that a document names and that are not there.
+func (c *Control) missing(ctx context.Context, doc mesh.Document) (mesh.Problems, error) {
+	at := make(map[string]string)
+	var sums []string
+	for i, r := range doc.Resources {
+		if r.File != nil && r.File.Content == nil && r.File.SHA256 != "" && r.File.Size > 0 && at[r.File.SHA256] == "" {
+			at[r.File.SHA256] = fmt.Sprintf("resources[%d]", i)
+			sums = append(sums, r.File.SHA256)
+		}
+	}
+	if len(sums) == 0 {
+		return nil, nil
+	}
+	missing, err := c.blobs.Missing(ctx, sums)
+	if err != nil {
+		return nil, fmt.Errorf("look up blobs: %w", err)
+	}
+	var ps mesh.Problems
+	for _, sum := range missing {
+		ps.Add(at[sum], "its content "+sum+" was not uploaded")
+	}
+	return ps, nil
+}
+
+// write stores a revision with the generations that it causes. A nil source
+// removes the declaration. The caller has the gate.
+func (c *Control) write(ctx context.Context, caller Caller, revision Revision, source *assign.Source) (Declared, error) {
+	before := c.currentSet()
+	set := before.Without(revision.Name)
+	if source != nil {
+		set = before.With(source)
+	}
+	records, faults, err := c.consequences(ctx, revision.Name, before, set)
+	if err != nil {
+		return Declared{}, err
+	}
+	now := c.now()
+	revision.By, revision.Door, revision.At = caller.Name, caller.Door, now
+	what := "declaration written"
+	if revision.Removed {
+		what = "declaration removed"
+	}
+	tx := DeclarationTx{
+		Revision: revision,
+		Audit:    AuditEntry{At: now, Who: caller.Name, Door: caller.Door, What: what, Detail: fmt.Sprintf("%s revision %d, %d nodes to change", revision.Name, revision.Revision, len(records))},
+	}
+	for _, r := range records {
+		r.At = now
+		tx.Generations = append(tx.Generations, *r)
+	}
+	if err := c.store.WriteDeclaration(ctx, tx); err != nil {
+		return Declared{}, fmt.Errorf("store declaration %s: %w", revision.Name, err)
+	}
+	c.mu.Lock()
+	c.revisions[revision.Name] = revision
+	c.set = set
+	for name, f := range faults {
+		if n := c.nodes[name]; n != nil {
+			n.faults = f
+		}
+	}
+	c.mu.Unlock()
+	c.written(records...)
+	c.log.Info("declaration written", "declaration", revision.Name, "revision", revision.Revision, "removed", revision.Removed, "nodes", len(records))
+	return Declared{Declaration: revision.Name, Revision: revision.Revision, Changed: true, Nodes: len(records)}, nil
+}
+
+// consequences decides what each node gets that the declaration selects, or
+// selected before. It refuses when the new set contradicts itself on a node
+// because of this declaration; the faults of others are returned by node.
+func (c *Control) consequences(ctx context.Context, name string, before, after *assign.Set) ([]*GenerationRecord, map[string][]assign.Fault, error) {
+	c.mu.Lock()
+	var affected []node
+	for _, n := range c.nodes {
+		if n.State == mesh.NodeEnrolled && n.Briefing.Eligible() {
+			affected = append(affected, *n)
+		}
+	}
+	c.mu.Unlock()
+	affected = slices.DeleteFunc(affected, func(n node) bool {
+		return len(n.faults) == 0 && !concerns(before.Get(name), n) && !concerns(after.Get(name), n)
+	})
+	if len(affected) == 0 {
+		return nil, nil, nil
+	}
+	slices.SortFunc(affected, func(a, b node) int { return strings.Compare(a.Name, b.Name) })
+	names := make([]string, len(affected))
+	for i, n := range affected {
+		names[i] = n.Name
+	}
+	owned, err := c.store.OwnedIDs(ctx, names)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read recovery copies: %w", err)
+	}
+	var records []*GenerationRecord
+	faults := make(map[string][]assign.Fault, len(affected))
+	var ps mesh.Problems
+	now := c.now()
+	for _, n := range affected {
+		record, found := next(n, after, owned[n.Name], occasionWritten, now)
+		faults[n.Name] = found
+		for _, f := range found {
+			if after.Get(name) != nil && (len(f.Declarations) == 0 || slices.Contains(f.Declarations, name)) {
+				ps.Add("", refusal(n.Name, f))
+			}
+		}
+		if record != nil {
+			records = append(records, record)
+		}
+	}
+	if len(ps) > 0 {
+		if more := len(ps) - refusalsShown; more > 0 {
+			ps = append(ps[:refusalsShown:refusalsShown], mesh.Problem{Message: fmt.Sprintf("and %d more of this kind", more)})
+		}
+		return nil, nil, &mesh.Error{Code: mesh.CodeConflict, Message: fmt.Sprintf("declaration %s is refused and nothing was written", name), Details: ps}
+	}
+	stager := c.newStager()
+	for _, r := range records {
+		if r.Resources, err = stager.stage(ctx, r.Resources); err != nil {
+			return nil, nil, err
+		}
+	}
+	return records, faults, nil
+}
+
+func concerns(s *assign.Source, n node) bool {
+	if s == nil {
+		return false
+	}
+	part := s.For(n.facts)
+	return part.Selected || len(part.Faults) > 0
+}
+
+func refusal(node string, f assign.Fault) string {
+	if f.Resource == "" {
+		return fmt.Sprintf("node %s: %s", node, f.Detail)
+	}
+	return fmt.Sprintf("node %s, %s: %s", node, f.Resource, f.Detail)
+}
+
+// Declarations lists every declaration by name, removed ones too.
+func (c *Control) Declarations(context.Context) ([]DeclarationView, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	views := make([]DeclarationView, 0, len(c.revisions))
+	for _, name := range slices.Sorted(maps.Keys(c.revisions)) {
+		views = append(views, viewOf(c.revisions[name]))
+	}
+	return views, nil
+}
+
+func viewOf(r Revision) DeclarationView {
+	return DeclarationView{Name: r.Name, Revision: r.Revision, Written: r.At, By: r.By, Removed: r.Removed, Resources: len(r.Document.Resources)}
+}
+
+// Declaration returns one revision with its document, zero meaning the newest.
+// Nothing of the content of a sensitive file is in it.
+func (c *Control) Declaration(ctx context.Context, name string, revision int64) (DeclarationView, error) {
+	r, err := c.revision(ctx, name, revision)
+	if err != nil {
+		return DeclarationView{}, err
+	}
+	view := viewOf(r)
+	if r.Removed {
+		return view, nil
+	}
+	doc := r.Document
+	doc.Resources = slices.Clone(doc.Resources)
+	for i := range doc.Resources {
+		if file := doc.Resources[i].File; file != nil && file.Sensitive {
+			bare := *file
+			bare.Content, bare.SHA256, bare.Size = nil, "", 0
+			doc.Resources[i].File = &bare
+		}
+	}
+	view.Document = &doc
+	return view, nil
+}
+
+func (c *Control) revision(ctx context.Context, name string, revision int64) (Revision, error) {
+	c.mu.Lock()
+	newest, exists := c.revisions[name]
+	c.mu.Unlock()
+	if !exists {
+		return Revision{}, noDeclaration(name)
+	}
+	if revision == 0 || revision == newest.Revision {
+		return newest, nil
+	}
+	r, err := c.store.Declaration(ctx, name, revision)
+	if errors.Is(err, ErrNotFound) {
+		return Revision{}, mesh.Errorf(mesh.CodeNotFound, "declaration %s has no revision %d; the newest is %d", name, revision, newest.Revision)
+	}
+	if err != nil {
+		return Revision{}, fmt.Errorf("read declaration %s: %w", name, err)
+	}
+	return r, nil
+}
+
+// PutBlob stores content under its SHA-256.
+func (c *Control) PutBlob(ctx context.Context, sha256 string, r io.Reader) error {
+	if !mesh.ValidDigest(sha256) {
+		return mesh.Errorf(mesh.CodeInvalid, "a blob is named by its SHA-256 in lower-case hexadecimal")
+	}
+	err := c.blobs.Put(ctx, sha256, r)
+	if errors.Is(err, ErrContent) {
+		return &mesh.Error{Code: mesh.CodeInvalid, Message: "the content that arrived does not have the SHA-256 that was named; nothing was stored; send it again", Err: err}
+	}
+	return wrap(err, "store blob %s", sha256)
+}
+
+// MissingBlobs returns those of the digests under which nothing is stored.
+func (c *Control) MissingBlobs(ctx context.Context, sums []string) ([]string, error) {
+	for _, sum := range sums {
+		if !mesh.ValidDigest(sum) {
+			return nil, mesh.Errorf(mesh.CodeInvalid, "a blob is named by its SHA-256 in lower-case hexadecimal")
+		}
+	}
+	missing, err := c.blobs.Missing(ctx, sums)
+	return missing, wrap(err, "look up blobs")
+}
+
+// IssueToken makes a token. Only its hash is kept.
+func (c *Control) IssueToken(ctx context.Context, caller Caller, req TokenRequest) (TokenIssued, error) {
+	if err := c.checkRequest(req); err != nil {
+		return TokenIssued{}, err
+	}
+	addresses := req.Addresses
+	if len(addresses) == 0 {
+		addresses = c.addresses
+	}
+	if len(addresses) == 0 {
+		return TokenIssued{}, mesh.Errorf(mesh.CodeInvalid, "the control plane does not know under which address machines reach it; set addresses in its configuration or give one with the request")
+	}
+	ttl := req.TTL
+	if ttl == 0 {
+		ttl = defaultTTL
+	}
+	token := mesh.Token{Addresses: addresses, Fingerprint: c.fingerprint}
+	if _, err := io.ReadFull(c.rand, token.Secret[:]); err != nil {
+		return TokenIssued{}, fmt.Errorf("make a secret: %w", err)
+	}
+	now := c.now()
+	record := TokenRecord{Hash: mesh.SecretHash(token.SecretText()), Name: req.Name, Labels: req.Labels, Replaces: req.Replaces, Issued: now, Expires: now.Add(ttl)}
+	entry := AuditEntry{At: now, Who: caller.Name, Door: caller.Door, What: "token issued", Detail: describeRequest(req, record)}
+	if err := c.store.IssueToken(ctx, record, entry); err != nil {
+		return TokenIssued{}, fmt.Errorf("store token: %w", err)
+	}
+	if parsed, err := mesh.ParseToken(token.String()); err != nil || !bytes.Equal(parsed.Secret[:], token.Secret[:]) {
+		return TokenIssued{}, mesh.Errorf(mesh.CodeInvalid, "the token would not fit: give fewer or shorter addresses")
+	}
+	return TokenIssued{Token: token.String(), Expires: record.Expires, RepositoryURL: c.repositoryURL}, nil
+}
+
+// RecordPublish notes that packages were published.
+func (c *Control) RecordPublish(ctx context.Context, caller Caller, detail string) error {
+	entry := AuditEntry{At: c.now(), Who: caller.Name, Door: caller.Door, What: "packages published", Detail: bounded(detail, detailLimit)}
+	return wrap(c.store.RecordAudit(ctx, entry), "store audit entry")
+}
+
+// Audit returns the newest writes first.
+func (c *Control) Audit(ctx context.Context, limit int) ([]AuditEntry, error) {
+	entries, err := c.store.Audit(ctx, limit)
+	return entries, wrap(err, "read audit log")
+}

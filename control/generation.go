@@ -1,0 +1,209 @@
+package control
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	mesh "github.com/meshctl/mesh"
+	"github.com/meshctl/mesh/control/assign"
+)
+
+const (
+	// inlineBudget bounds the content that travels inside one declaration, so
+	// that it fits into a frame; what is beyond it travels as blobs.
+	inlineBudget = 4 << 20
+	// resourceLimit bounds the resources of a document and of a declaration.
+	resourceLimit = 10_000
+)
+
+// occasion is why it is decided anew what a node gets.
+type occasion string
+
+const (
+	// occasionWritten: an operator wrote a declaration that concerns the node.
+	occasionWritten occasion = "written"
+	// occasionLearned: something else is known of the node.
+	occasionLearned occasion = "learned"
+	// occasionEnrolled: the node holds what another life of it left.
+	occasionEnrolled occasion = "enrolled"
+)
+
+// next decides what a node gets after set and facts. It returns nil when
+// nothing new is to be written, and the faults that keep the node from getting
+// what its declarations say. The resources of the record are not staged yet.
+//
+// A node that no declaration selects and that never got anything gets nothing:
+// no declaration known is something else than an empty declaration.
+func next(n node, set *assign.Set, owned []mesh.ResourceID, why occasion, at time.Time) (*GenerationRecord, []assign.Fault) {
+	if n.State != mesh.NodeEnrolled || !n.Briefing.Eligible() {
+		return nil, nil
+	}
+	compiled := set.Compile(n.facts)
+	if len(compiled.Faults) > 0 {
+		return nil, compiled.Faults
+	}
+	if len(compiled.Resources) > resourceLimit {
+		return nil, []assign.Fault{{Detail: fmt.Sprintf("its declarations come to %d resources; the limit is %d", len(compiled.Resources), resourceLimit)}}
+	}
+	var released []mesh.ResourceID
+	for _, id := range owned {
+		if !compiled.Has(id) {
+			released = append(released, id)
+		}
+	}
+	slices.Sort(released)
+	switch {
+	case n.Ahead && why == occasionLearned:
+		return nil, nil
+	case n.Declared == 0:
+		if compiled.Selected == 0 || len(compiled.Resources)+len(released) == 0 {
+			return nil, nil
+		}
+	case n.Ahead || why == occasionEnrolled:
+	case compiled.Digest == n.Digest && contains(n.Released, released):
+		return nil, nil
+	}
+	return &GenerationRecord{
+		Node:       n.Name,
+		Generation: max(n.Declared, n.Floor, n.Held) + 1,
+		Resources:  compiled.Resources,
+		Digest:     compiled.Digest,
+		Released:   released,
+		At:         at,
+	}, nil
+}
+
+func contains(all, some []mesh.ResourceID) bool {
+	for _, id := range some {
+		if !slices.Contains(all, id) {
+			return false
+		}
+	}
+	return true
+}
+
+// stager moves content that is too large to travel inline into blobs, once for
+// all nodes that get the same resources.
+type stager struct {
+	blobs Blobs
+	done  map[*mesh.Resource][]mesh.Resource
+}
+
+func (c *Control) newStager() *stager {
+	return &stager{blobs: c.blobs, done: make(map[*mesh.Resource][]mesh.Resource)}
+}
+
+func (s *stager) stage(ctx context.Context, resources []mesh.Resource) ([]mesh.Resource, error) {
+	if len(resources) == 0 {
+		return resources, nil
+	}
+	key := &resources[0]
+	if staged, known := s.done[key]; known {
+		return staged, nil
+	}
+	staged := resources
+	total := 0
+	for i, r := range resources {
+		if r.File == nil || len(r.File.Content) == 0 {
+			continue
+		}
+		if len(r.File.Content) <= mesh.InlineLimit && total+len(r.File.Content) <= inlineBudget {
+			total += len(r.File.Content)
+			continue
+		}
+		file, err := detach(ctx, s.blobs, *r.File)
+		if err != nil {
+			return nil, err
+		}
+		if &staged[0] == key {
+			staged = slices.Clone(resources)
+		}
+		staged[i].File = &file
+	}
+	s.done[key] = staged
+	return staged, nil
+}
+
+func detach(ctx context.Context, blobs Blobs, file mesh.FileSpec) (mesh.FileSpec, error) {
+	if err := blobs.Put(ctx, file.SHA256, bytes.NewReader(file.Content)); err != nil {
+		return file, fmt.Errorf("store content: %w", err)
+	}
+	file.Content = nil
+	return file, nil
+}
+
+// reconsider decides anew about one node, stores what came out and wakes it.
+// The caller has the gate.
+func (c *Control) reconsider(ctx context.Context, name string) error {
+	n, known := c.snapshot(name)
+	if !known {
+		return nil
+	}
+	record, faults, err := c.decide(ctx, n, occasionLearned)
+	if err != nil {
+		return err
+	}
+	if record != nil {
+		if err := c.store.WriteGenerations(ctx, []GenerationRecord{*record}); err != nil {
+			return fmt.Errorf("store generation %s of %s: %w", record.Generation, name, err)
+		}
+	}
+	c.mu.Lock()
+	if live := c.nodes[name]; live != nil {
+		live.faults = faults
+	}
+	c.mu.Unlock()
+	c.written(record)
+	return nil
+}
+
+// decide is next, with the recovery copy read and the content staged.
+func (c *Control) decide(ctx context.Context, n node, why occasion) (*GenerationRecord, []assign.Fault, error) {
+	owned, err := c.store.OwnedIDs(ctx, []string{n.Name})
+	if err != nil {
+		return nil, nil, fmt.Errorf("read recovery copy: %w", err)
+	}
+	record, faults := next(n, c.currentSet(), owned[n.Name], why, c.now())
+	if record == nil {
+		return nil, faults, nil
+	}
+	if record.Resources, err = c.newStager().stage(ctx, record.Resources); err != nil {
+		return nil, nil, err
+	}
+	return record, faults, nil
+}
+
+func (c *Control) currentSet() *assign.Set {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.set
+}
+
+// written notes generations that are stored, nil ones apart, and wakes the
+// links of their nodes.
+func (c *Control) written(records ...*GenerationRecord) {
+	var wake []Waker
+	c.mu.Lock()
+	for _, r := range records {
+		if r == nil {
+			continue
+		}
+		n := c.nodes[r.Node]
+		if n == nil {
+			continue
+		}
+		n.Declared, n.Digest, n.Released = r.Generation, r.Digest, r.Released
+		n.Floor = max(n.Floor, r.Generation)
+		n.Ahead = false
+		if n.live != nil {
+			wake = append(wake, n.live.waker)
+		}
+	}
+	c.mu.Unlock()
+	for _, w := range wake {
+		w.Wake()
+	}
+}

@@ -1,0 +1,225 @@
+package control_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	mesh "github.com/meshctl/mesh"
+	"github.com/meshctl/mesh/control"
+)
+
+// Shows: M7
+func TestOnlyTheNewestGenerationIsHandedOutAndOnceALink(t *testing.T) {
+	p := newPlane(t)
+	h := join(p, "web-1", nil)
+	p.declare(doc("web", "", file("/a", "1")))
+	p.declare(doc("web", "", file("/a", "2")))
+	p.declare(doc("web", "", file("/a", "3")))
+	wantPending(t, h, "g3 [file:/a] released []")
+	wantPending(t, h, "nothing")
+	h.disconnect()
+	h.connect()
+	h.receive()
+	h.disconnect()
+	h.connect()
+	wantPending(t, h, "nothing")
+}
+
+// Shows: M29
+func TestAHostThatLostItsStoreGetsTheRecoveryCopyAndCannotMakeItForget(t *testing.T) {
+	p := newPlane(t)
+	h := join(p, "web-1", nil)
+	p.declare(doc("web", "", file("/etc/a", "a"), file("/etc/b", "b")))
+	h.apply()
+	h.disconnect()
+
+	h.store, h.seq, h.held, h.owned = "new store", 0, 0, nil
+	for range 2 {
+		// The link breaks before the host has taken it over: it comes again.
+		_, recovery := h.connect()
+		if recovery == nil || len(recovery.Owned) != 2 {
+			t.Fatalf("the recovery copy is %+v", recovery)
+		}
+		h.say(mesh.FrameOwned, mesh.OwnedChange{Full: true})
+		h.disconnect()
+		p.restart()
+	}
+	if owned := h.detail().Owned; len(owned) != 2 {
+		t.Errorf("an empty store made the recovery copy forget: %v", owned)
+	}
+	h.connect()
+	d := h.receive()
+	if got := ids(d); got != "g1 [file:/etc/a file:/etc/b] released []" {
+		t.Errorf("pushed %s", got)
+	}
+	h.disconnect()
+	welcome, recovery := h.connect()
+	if recovery != nil || !slices.Contains(welcome.Want, mesh.WantOwned) {
+		t.Errorf("a host that has taken the copy over is given %+v and asked for %v", recovery, welcome.Want)
+	}
+	h.say(mesh.FrameOwned, mesh.OwnedChange{Full: true, Owned: []mesh.Owned{{Resource: "file:/etc/a", Made: mesh.MadeCreated}}})
+	if owned := h.detail().Owned; !slices.Equal(owned, []mesh.ResourceID{"file:/etc/a"}) {
+		t.Errorf("the recovery copy is %v", owned)
+	}
+}
+
+// Shows: M7
+func TestANodeThatHoldsMoreThanIsKnownHereIsNotPushedToUntilSomebodyWrites(t *testing.T) {
+	p := newPlane(t)
+	h := join(p, "web-1", nil)
+	p.declare(doc("web", "", file("/a", "1")))
+	h.apply()
+	h.disconnect()
+	h.held = 7
+	h.connect()
+	h.say(mesh.FrameOwned, mesh.OwnedChange{Owned: []mesh.Owned{{Resource: "file:/newer", Made: mesh.MadeCreated}}})
+	wantPending(t, h, "nothing")
+	if !slices.Contains(h.events(), string(control.EventAhead)) {
+		t.Errorf("events are %v", h.events())
+	}
+	p.restart()
+	h.connect()
+	if n := strings.Count(strings.Join(h.events(), " "), string(control.EventAhead)); n != 1 {
+		t.Errorf("the event was raised %d times", n)
+	}
+	p.declare(doc("web", "", file("/a", "2")))
+	wantPending(t, h, "g8 [file:/a] released [file:/newer]")
+}
+
+func TestOneKeyFromTwoMachinesIsRefusedForTheSecond(t *testing.T) {
+	p := newPlane(t)
+	h := join(p, "web-1", nil)
+	clone := machine(p, "clone")
+	clone.name, clone.key = h.name, h.key
+	_, _, err := clone.tryConnect()
+	wantCode(t, "another machine with the same key", err, mesh.CodeConflict, "machine id", "cloned")
+	if h.link.reasons() != "" || h.row().State != mesh.NodeEnrolled {
+		t.Errorf("the first link was closed: %q", h.link.reasons())
+	}
+	_, _, err = clone.tryConnect()
+	wantCode(t, "the same again", err, mesh.CodeConflict)
+	if n := strings.Count(strings.Join(h.events(), " "), string(control.EventCloned)); n != 1 {
+		t.Errorf("%d events were raised for the same clone: %v", n, h.events())
+	}
+
+	first := h.link
+	h.connect()
+	if !strings.HasPrefix(first.reasons(), "replaced") {
+		t.Errorf("the same machine dialled again and its former link was closed with %q", first.reasons())
+	}
+	h.p.Disconnect(h.name, first)
+	if h.row().State != mesh.NodeEnrolled {
+		t.Error("the end of the former link took the newer one with it")
+	}
+
+	twin := machine(p, "web-1")
+	twin.name, twin.boot = h.name, "another boot"
+	twin.connect()
+	_, _, err = h.tryConnect()
+	wantCode(t, "a boot that was superseded and comes back", err, mesh.CodeConflict, "in turn")
+}
+
+func TestARevokedNodeIsRefusedEverywhereAndItsLinkIsClosed(t *testing.T) {
+	p := newPlane(t)
+	h := join(p, "web-1", nil)
+	if err := p.Revoke(context.Background(), root, "web-1"); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(h.link.reasons(), "revoked") {
+		t.Errorf("the link was closed with %q", h.link.reasons())
+	}
+	for range 2 {
+		_, err := p.NodeByKey(context.Background(), h.key)
+		wantCode(t, "the key", err, mesh.CodeDenied)
+		wantCode(t, "a frame", h.try(mesh.FrameHeartbeat, mesh.Heartbeat{}), mesh.CodeDenied)
+		_, _, err = h.tryConnect()
+		wantCode(t, "a link", err, mesh.CodeDenied)
+		if row := h.row(); row.State != mesh.NodeRevoked {
+			t.Errorf("the node is %s", row.State)
+		}
+		p.restart()
+	}
+	wantCode(t, "revoking again", p.Revoke(context.Background(), root, "web-1"), mesh.CodeConflict)
+	wantCode(t, "revoking nobody", p.Revoke(context.Background(), root, "nobody"), mesh.CodeNotFound)
+	if got := p.declare(doc("web", "", file("/a", "1"))); got.Nodes != 0 {
+		t.Errorf("a revoked node was given a generation")
+	}
+}
+
+func TestAHostIsAskedForWhatIsHeldDifferently(t *testing.T) {
+	p := newPlane(t)
+	h := join(p, "web-1", nil)
+	h.disconnect()
+	if welcome, _ := h.connect(); len(welcome.Want) != 0 || welcome.Protocol != 1 || welcome.Now.IsZero() {
+		t.Errorf("nothing has changed, and the welcome is %+v", welcome)
+	}
+	hello := h.hello()
+	hello.ProfileDigest, hello.InventoryDigest, hello.Ledger, hello.OwnedDigest = "p", "i", "l", "o"
+	welcome, _, err := p.Connect(context.Background(), h.name, hello, &link{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{mesh.WantProfile, mesh.WantInventory, mesh.WantBriefing, mesh.WantReport, mesh.WantOwned}
+	if !slices.Equal(welcome.Want, want) {
+		t.Errorf("everything has changed, and asked for is %v", welcome.Want)
+	}
+	changed := h.e.Profile
+	changed.Kernel = "6.1"
+	h.say(mesh.FrameProfile, changed)
+	h.e.Profile = changed
+	if welcome, _ := h.connect(); slices.Contains(welcome.Want, mesh.WantProfile) {
+		t.Errorf("the profile came, and is asked for again: %v", welcome.Want)
+	}
+}
+
+func TestAHostThatSpeaksNoCommonProtocolIsRefusedWithWhatToDo(t *testing.T) {
+	p := newPlane(t)
+	h := join(p, "web-1", nil)
+	hello := h.hello()
+	hello.ProtocolMin, hello.ProtocolMax = 7, 9
+	_, _, err := p.Connect(context.Background(), h.name, hello, &link{})
+	wantCode(t, "protocols 7 to 9", err, mesh.CodeInvalid, "upgrade the older")
+	hello = h.hello()
+	hello.Node = "other"
+	_, _, err = p.Connect(context.Background(), h.name, hello, &link{})
+	wantCode(t, "another name", err, mesh.CodeInvalid, "other", "web-1")
+}
+
+func TestAGenerationThatAHostRefusedIsShownAndNotPushedAgain(t *testing.T) {
+	p := newPlane(t)
+	h := join(p, "web-1", nil)
+	p.declare(doc("web", "", file("/a", "1")))
+	d := h.pending()
+	h.say(mesh.FrameReceived, mesh.Received{Generation: d.Generation, Refused: "resources[0]: fault", Held: 0})
+	h.disconnect()
+	p.restart()
+	h.connect()
+	wantPending(t, h, "nothing")
+	row := h.row()
+	if len(row.Failed) != 1 || !strings.Contains(row.Failed[0].Detail, "fault") || row.Outstanding.Undelivered != 0 {
+		t.Errorf("the row is %+v", row)
+	}
+	p.declare(doc("web", "", file("/a", "2")))
+	wantPending(t, h, "g2 [file:/a] released []")
+}
+
+func TestHostileFramesAreRefusedAndUnknownOnesIgnored(t *testing.T) {
+	p := newPlane(t)
+	h := join(p, "web-1", nil)
+	ctx := context.Background()
+	wantCode(t, "a body that is no JSON", p.Handle(ctx, h.name, h.store, mesh.Frame{Type: mesh.FrameReport, Seq: 1, Body: []byte("{")}), mesh.CodeInvalid)
+	wantCode(t, "a status that is none", h.try(mesh.FrameReport, mesh.Report{State: mesh.GenerationApplied, Results: []mesh.Result{{Resource: "file:/a", Status: "fine"}}}), mesh.CodeInvalid)
+	wantCode(t, "a state that is none", h.try(mesh.FrameReport, mesh.Report{State: "great"}), mesh.CodeInvalid)
+	wantCode(t, "a digest that is none", h.try(mesh.FrameReport, mesh.Report{State: mesh.GenerationApplied, Results: []mesh.Result{{Resource: "file:/a", Status: mesh.StatusOK, Want: "x"}}}), mesh.CodeInvalid)
+	if err := p.Handle(ctx, h.name, h.store, mesh.Frame{Type: "telepathy", Body: []byte("{}")}); err != nil {
+		t.Errorf("an unknown type gave %v", err)
+	}
+	if err := p.Handle(ctx, h.name, h.store, mesh.Frame{Type: mesh.FrameEvent, Seq: 99, Body: []byte(`{"kind":"drift","detail":"` + strings.Repeat("x", 1<<20) + `","from_the_future":1}`)}); err != nil {
+		t.Errorf("an unknown field and a long detail gave %v", err)
+	}
+	if detail := h.detail().Events[0].Detail; len(detail) > 4<<10 {
+		t.Errorf("%d bytes of detail are kept", len(detail))
+	}
+}

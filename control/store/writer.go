@@ -1,0 +1,286 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/meshctl/mesh/control"
+)
+
+const (
+	// groupLimit bounds how many writes share one commit.
+	groupLimit = 256
+	// internedLimit bounds how many names of resources are kept in memory.
+	internedLimit = 100_000
+)
+
+// ErrClosed: the store was closed.
+var ErrClosed = errors.New("the store is closed")
+
+// writer is the one goroutine that writes. Writes that wait at the same time
+// are committed together, which costs one sync of the disk for all of them;
+// each keeps its own savepoint, so that one that fails leaves nothing behind
+// and does not disturb the others.
+type writer struct {
+	jobs chan *job
+	stop chan struct{}
+	done chan struct{}
+	once sync.Once
+	err  error
+
+	// These belong to the goroutine.
+	conn  *sql.Conn
+	stmts map[string]*sql.Stmt
+	// nodes and resources hold the ids of names; they are cleared when a write
+	// is undone.
+	nodes     map[string]int64
+	resources map[string]int64
+}
+
+type job struct {
+	ctx  context.Context
+	do   func(*writer) error
+	err  error
+	done chan struct{}
+}
+
+func newWriter(ctx context.Context, db *sql.DB) (*writer, error) {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("open the writing connection: %w", err)
+	}
+	w := &writer{
+		jobs:  make(chan *job, groupLimit),
+		stop:  make(chan struct{}),
+		done:  make(chan struct{}),
+		conn:  conn,
+		stmts: make(map[string]*sql.Stmt),
+		nodes: make(map[string]int64),
+
+		resources: make(map[string]int64),
+	}
+	go w.run()
+	return w, nil
+}
+
+func (w *writer) close() error {
+	w.once.Do(func() { close(w.stop) })
+	<-w.done
+	return w.err
+}
+
+// write runs do inside a transaction and returns after the commit. When ctx
+// ends first the write may still be committed.
+func (s *Store) write(ctx context.Context, do func(*writer) error) error {
+	j := &job{ctx: ctx, do: do, done: make(chan struct{})}
+	select {
+	case s.writer.jobs <- j:
+	case <-s.writer.stop:
+		return ErrClosed
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case <-j.done:
+		return j.err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-s.writer.done:
+		// The writer has ended: either it did the job before, or nobody will.
+		select {
+		case <-j.done:
+			return j.err
+		default:
+			return ErrClosed
+		}
+	}
+}
+
+func (w *writer) run() {
+	defer close(w.done)
+	for {
+		select {
+		case j := <-w.jobs:
+			w.group(j)
+		case <-w.stop:
+			for {
+				select {
+				case j := <-w.jobs:
+					w.group(j)
+				default:
+					for _, stmt := range w.stmts {
+						w.err = errors.Join(w.err, stmt.Close())
+					}
+					w.err = errors.Join(w.err, w.conn.Close())
+					return
+				}
+			}
+		}
+	}
+}
+
+// group runs the first job and whatever waits behind it in one transaction.
+func (w *writer) group(first *job) {
+	jobs := []*job{first}
+	for len(jobs) < groupLimit {
+		select {
+		case j := <-w.jobs:
+			jobs = append(jobs, j)
+			continue
+		default:
+		}
+		break
+	}
+	err := w.transaction(jobs)
+	for _, j := range jobs {
+		if err != nil && j.err == nil {
+			j.err = err
+		}
+		close(j.done)
+	}
+}
+
+func (w *writer) transaction(jobs []*job) error {
+	if err := w.exec("BEGIN IMMEDIATE"); err != nil {
+		return fmt.Errorf("begin: %w", err)
+	}
+	for _, j := range jobs {
+		if j.ctx.Err() != nil {
+			j.err = j.ctx.Err()
+			continue
+		}
+		if err := w.exec("SAVEPOINT one"); err != nil {
+			return errors.Join(fmt.Errorf("begin one write: %w", err), w.undo())
+		}
+		if j.err = j.do(w); j.err != nil {
+			w.forget()
+			if err := w.exec("ROLLBACK TO one"); err != nil {
+				return errors.Join(fmt.Errorf("undo one write: %w", err), w.undo())
+			}
+		}
+		if err := w.exec("RELEASE one"); err != nil {
+			return errors.Join(fmt.Errorf("end one write: %w", err), w.undo())
+		}
+	}
+	if err := w.exec("COMMIT"); err != nil {
+		return errors.Join(fmt.Errorf("commit: %w", err), w.undo())
+	}
+	return nil
+}
+
+// undo rolls the whole transaction back. SQLite may have done so already.
+func (w *writer) undo() error {
+	w.forget()
+	err := w.exec("ROLLBACK")
+	if err != nil && w.idle() {
+		return nil
+	}
+	return err
+}
+
+// idle reports whether no transaction is open.
+func (w *writer) idle() bool {
+	if err := w.exec("BEGIN IMMEDIATE"); err != nil {
+		return false
+	}
+	return w.exec("ROLLBACK") == nil
+}
+
+func (w *writer) forget() {
+	clear(w.nodes)
+	clear(w.resources)
+}
+
+// stmt prepares a statement once. The transaction is not bound to a ctx: a
+// caller that goes away must not take the writes of others with it.
+func (w *writer) stmt(query string) (*sql.Stmt, error) {
+	if stmt, prepared := w.stmts[query]; prepared {
+		return stmt, nil
+	}
+	stmt, err := w.conn.PrepareContext(context.Background(), query)
+	if err != nil {
+		return nil, fmt.Errorf("prepare %q: %w", query, err)
+	}
+	w.stmts[query] = stmt
+	return stmt, nil
+}
+
+func (w *writer) exec(query string, args ...any) error {
+	_, err := w.result(query, args...)
+	return err
+}
+
+func (w *writer) result(query string, args ...any) (sql.Result, error) {
+	stmt, err := w.stmt(query)
+	if err != nil {
+		return nil, err
+	}
+	return stmt.ExecContext(context.Background(), args...)
+}
+
+// row reads one row into dest; sql.ErrNoRows when there is none.
+func (w *writer) row(query string, args []any, dest ...any) error {
+	stmt, err := w.stmt(query)
+	if err != nil {
+		return err
+	}
+	return stmt.QueryRowContext(context.Background(), args...).Scan(dest...)
+}
+
+// nodeID returns the id of a node; control.ErrNotFound when there is none.
+func (w *writer) nodeID(name string) (int64, error) {
+	if id, known := w.nodes[name]; known {
+		return id, nil
+	}
+	var id int64
+	err := w.row("SELECT id FROM nodes WHERE name = ?", []any{name}, &id)
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, fmt.Errorf("node %s: %w", name, control.ErrNotFound)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("look up node: %w", err)
+	}
+	w.nodes[name] = id
+	return id, nil
+}
+
+// resourceID returns the id of the name of a resource, which it makes.
+func (w *writer) resourceID(name string) (int64, error) {
+	if id, known := w.resources[name]; known {
+		return id, nil
+	}
+	var id int64
+	err := w.row("SELECT id FROM resources WHERE name = ?", []any{name}, &id)
+	if errors.Is(err, sql.ErrNoRows) {
+		var result sql.Result
+		if result, err = w.result("INSERT INTO resources (name) VALUES (?)", name); err == nil {
+			id, err = result.LastInsertId()
+		}
+	}
+	if err != nil {
+		return 0, fmt.Errorf("intern the name of a resource: %w", err)
+	}
+	if len(w.resources) >= internedLimit {
+		clear(w.resources)
+	}
+	w.resources[name] = id
+	return id, nil
+}
+
+// inOrder reports whether a message has its place after those that are
+// recorded, and records that.
+func (w *writer) inOrder(node int64, seq control.Sequence) (bool, error) {
+	if seq.Number == 0 {
+		return true, nil
+	}
+	result, err := w.result(`INSERT INTO sequences (node, store, number) VALUES (?, ?, ?)
+		ON CONFLICT (node, store) DO UPDATE SET number = excluded.number WHERE excluded.number > number`, node, seq.StoreID, int64(seq.Number))
+	if err != nil {
+		return false, fmt.Errorf("record the place of a message: %w", err)
+	}
+	changed, err := result.RowsAffected()
+	return changed > 0, err
+}

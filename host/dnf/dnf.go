@@ -1,0 +1,279 @@
+// Package dnf is the package manager of rpm systems, with dnf 4 and with dnf5:
+// it runs dnf to change the machine, and asks rpm what is installed.
+//
+// Reading and writing go different ways on purpose: what dnf said is never what
+// is reported. It decides nothing: which packages change and what a transaction
+// may drag along is the business of package pkg. It erases nothing to make room
+// for something else, cleans up no dependencies, imports no key that dnf's own
+// configuration does not name, and keeps no marks.
+package dnf
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	version "github.com/knqyf263/go-rpm-version"
+	mesh "github.com/meshctl/mesh"
+	"github.com/meshctl/mesh/host/resource"
+	"github.com/meshctl/mesh/host/resource/pkg"
+)
+
+// Config is what New needs. Everything but Runner has a default that is right
+// for a machine's own root.
+type Config struct {
+	Runner pkg.Runner
+	// Reader runs rpm, and dnf where it only looks. Nil: pkg.Exec.
+	Reader pkg.Reader
+	// Program is dnf with its full path. Empty: the first of /usr/bin/dnf and
+	// /usr/bin/dnf5 that is there.
+	Program string
+	// LockWait is how long a held lock is waited for. Zero: one minute.
+	LockWait time.Duration
+	// Waiting is called again and again while a lock is waited for. Nil: nothing.
+	Waiting func()
+	// Timeout bounds one transaction. Zero: one hour.
+	Timeout time.Duration
+	// Options go to dnf first, as in "--installroot=/x".
+	Options []string
+	// RPMOptions go to rpm first, as in "--root=/x".
+	RPMOptions []string
+	// Env is added to the environment of every tool, as KEY=value.
+	Env []string
+	// LockFiles are those of rpm. Nil: the one beside rpm's database.
+	LockFiles []string
+	// VersionLock are the lists of the versionlock plugin. Nil: where dnf 4 and
+	// dnf5 keep them.
+	VersionLock []string
+}
+
+const rpm = "/usr/bin/rpm"
+
+// reportLines is how much of a tool's output goes into a report.
+const reportLines = 20
+
+// lockRetry is how long to wait before dnf is asked again after it said that
+// its own lock is held.
+const lockRetry = 2 * time.Second
+
+// Manager is the pkg.Manager for dnf. Use New.
+type Manager struct{ c Config }
+
+var _ pkg.Manager = (*Manager)(nil)
+
+// New makes a manager.
+func New(c Config) *Manager {
+	if c.Reader == nil {
+		c.Reader = pkg.Exec{}
+	}
+	if c.LockWait == 0 {
+		c.LockWait = time.Minute
+	}
+	if c.Timeout == 0 {
+		c.Timeout = time.Hour
+	}
+	if c.Program == "" {
+		c.Program = "/usr/bin/dnf"
+		if _, err := os.Stat(c.Program); err != nil {
+			c.Program = "/usr/bin/dnf5"
+		}
+	}
+	if c.VersionLock == nil {
+		c.VersionLock = []string{"/etc/dnf/plugins/versionlock.list", "/etc/dnf/versionlock.toml"}
+	}
+	return &Manager{c: c}
+}
+
+// Tool returns "dnf".
+func (m *Manager) Tool() string { return "dnf" }
+
+// Compare orders versions, [epoch:]version-release, as rpm does.
+func (m *Manager) Compare(a, b string) int {
+	return version.NewVersion(a).Compare(version.NewVersion(b))
+}
+
+func (m *Manager) environment() []string {
+	return append([]string{
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"HOME=/root",
+		"LC_ALL=C",
+		"LANG=C",
+		"NEEDRESTART_SUSPEND=1",
+	}, m.c.Env...)
+}
+
+// options of every dnf. A repository that does not answer is an error: by
+// itself dnf would go on without it and say success. Indexes are fetched by
+// Refresh and never in passing.
+func (m *Manager) options() []string {
+	return append(slices.Clone(m.c.Options),
+		"--setopt=*.skip_if_unavailable=0",
+		"--setopt=clean_requirements_on_remove=0",
+		"--setopt=exit_on_lock=1",
+	)
+}
+
+func (m *Manager) command(verb string, args ...string) []string {
+	argv := append([]string{m.c.Program}, m.options()...)
+	argv = append(argv, "--setopt=metadata_expire=-1", "--setopt=*.metadata_expire=-1", verb)
+	return append(argv, args...)
+}
+
+// specs names packages as dnf takes them: name, name.arch, name-version,
+// name-version.arch, or a file.
+func specs(targets []pkg.Target) []string {
+	var specs []string
+	for _, x := range targets {
+		if x.Path != "" {
+			specs = append(specs, x.Path)
+			continue
+		}
+		name, arch, hasArch := strings.Cut(x.Name, ":")
+		if x.Version != "" {
+			name += "-" + x.Version
+		}
+		if hasArch {
+			name += "." + arch
+		}
+		specs = append(specs, name)
+	}
+	return specs
+}
+
+func removeSpecs(names []string) []string {
+	var specs []string
+	for _, name := range names {
+		specs = append(specs, strings.ReplaceAll(name, ":", "."))
+	}
+	return specs
+}
+
+// Simulate runs dnf with --assumeno and reads the transaction that it shows.
+// Installing and removing are two transactions of dnf, and are simulated so.
+func (m *Manager) Simulate(ctx context.Context, t pkg.Transaction) (pkg.Plan, error) {
+	var plan pkg.Plan
+	for _, part := range m.parts(t) {
+		argv := m.command(part.verb, append([]string{"--assumeno"}, part.specs...)...)
+		r, err := m.c.Reader.Read(ctx, argv, m.environment())
+		if err != nil {
+			return pkg.Plan{}, resource.Unknown(mesh.ReasonToolUnknown, err, "dnf could not say what it would do; nothing was done")
+		}
+		p, err := readTrial(r)
+		if err != nil {
+			return pkg.Plan{}, err
+		}
+		plan.Install = append(plan.Install, p.Install...)
+		plan.Remove = append(plan.Remove, p.Remove...)
+	}
+	return plan, nil
+}
+
+// part is what one call of dnf does.
+type part struct {
+	verb  string
+	specs []string
+}
+
+func (m *Manager) parts(t pkg.Transaction) []part {
+	var parts []part
+	if len(t.Install) > 0 {
+		parts = append(parts, part{"install", specs(t.Install)})
+	}
+	if len(t.Remove) > 0 {
+		parts = append(parts, part{"remove", removeSpecs(t.Remove)})
+	}
+	return parts
+}
+
+// Commit runs dnf, once for what is installed and once for what is removed.
+func (m *Manager) Commit(ctx context.Context, t pkg.Transaction) error {
+	for _, part := range m.parts(t) {
+		argv := m.command(part.verb, append([]string{"-y"}, part.specs...)...)
+		if _, err := m.run(ctx, part.verb, argv, m.c.Timeout); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// run runs dnf once its locks are free and names how it ended.
+func (m *Manager) run(ctx context.Context, name string, argv []string, limit time.Duration) (string, error) {
+	if err := pkg.WaitUnlocked(ctx, m.c.LockWait, m.c.Waiting, m.lockFiles(ctx)...); err != nil {
+		return "", err
+	}
+	patience := time.NewTimer(m.c.LockWait)
+	defer patience.Stop()
+	for {
+		out, err := m.c.Runner.Run(ctx, pkg.Command{Name: name, Argv: argv, Env: m.environment(), Timeout: limit})
+		switch {
+		case err != nil:
+			return "", resource.Unknown(mesh.ReasonToolUnknown, err, "how dnf ended could not be learned; what it did is read from the database")
+		case out.Adopted:
+			return out.Output, pkg.ErrAdopted
+		case out.TimedOut:
+			return out.Output, resource.Failed(mesh.ReasonTimeout, nil, "dnf was stopped after %s", limit).WithOutput(pkg.LastLines(out.Output, reportLines))
+		case out.ExitStatus == 0:
+			return out.Output, nil
+		}
+		failure := classify(out.Output, out.ExitStatus)
+		if resource.AsError(failure).Reason != mesh.ReasonLocked {
+			return out.Output, failure
+		}
+		if m.c.Waiting != nil {
+			m.c.Waiting()
+		}
+		again := time.NewTimer(lockRetry)
+		select {
+		case <-ctx.Done():
+			again.Stop()
+			return out.Output, failure
+		case <-patience.C:
+			again.Stop()
+			return out.Output, failure
+		case <-again.C:
+		}
+	}
+}
+
+// lockFiles asks rpm where its database is. When it does not say, dnf waits by
+// itself or fails.
+func (m *Manager) lockFiles(ctx context.Context) []string {
+	if m.c.LockFiles == nil {
+		r, err := m.c.Reader.Read(ctx, []string{rpm, "--eval", "%{_dbpath}"}, m.environment())
+		if dir := strings.TrimSpace(r.Stdout); err == nil && r.ExitStatus == 0 && strings.HasPrefix(dir, "/") {
+			m.c.LockFiles = []string{dir + "/.rpm.lock"}
+		}
+	}
+	return m.c.LockFiles
+}
+
+// Repair does nothing: rpm has no journal that could be finished. What an
+// interrupted transaction leaves shows in the database as two versions.
+func (m *Manager) Repair(context.Context) error { return nil }
+
+// Refresh runs dnf makecache.
+func (m *Manager) Refresh(ctx context.Context) error {
+	argv := append([]string{m.c.Program}, m.options()...)
+	out, err := m.run(ctx, "update", append(argv, "makecache", "--refresh"), 15*time.Minute)
+	if errors.Is(err, pkg.ErrAdopted) {
+		return err
+	}
+	if e := resource.AsError(err); e != nil && (e.Status != mesh.StatusFailed || e.Reason == mesh.ReasonTimeout) {
+		return e
+	}
+	failed, signature := refreshFailures(out)
+	if err == nil && len(failed) == 0 {
+		return nil
+	}
+	reason := mesh.ReasonRepository
+	if signature {
+		reason = mesh.ReasonSignature
+	}
+	if len(failed) == 0 {
+		failed = []string{"dnf does not say which"}
+	}
+	return resource.Failed(reason, err, "these repositories of this node could not be asked: %s", strings.Join(failed, "; ")).WithOutput(pkg.LastLines(out, reportLines))
+}

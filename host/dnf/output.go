@@ -1,0 +1,214 @@
+package dnf
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	mesh "github.com/meshctl/mesh"
+	"github.com/meshctl/mesh/host/resource"
+	"github.com/meshctl/mesh/host/resource/pkg"
+)
+
+// readTrial reads how dnf --assumeno ended: with a transaction that it did not
+// do, with nothing to do, or with an error.
+func readTrial(r pkg.Reading) (pkg.Plan, error) {
+	both := r.Stdout + "\n" + r.Stderr
+	if strings.Contains(r.Stdout, "Transaction Summary") {
+		return parsePlan(r.Stdout)
+	}
+	if r.ExitStatus == 0 {
+		return pkg.Plan{}, nil
+	}
+	return pkg.Plan{}, classify(both, r.ExitStatus)
+}
+
+// section is a heading of the table that dnf prints.
+type section string
+
+const (
+	sectionNone    section = ""
+	sectionInstall section = "install"
+	sectionRemove  section = "remove"
+	sectionSkip    section = "skip"
+)
+
+var headings = []struct {
+	begins string
+	is     section
+}{
+	{"Installing", sectionInstall},
+	{"Upgrading", sectionInstall},
+	{"Downgrading", sectionInstall},
+	{"Reinstalling", sectionInstall},
+	{"Removing", sectionRemove},
+	{"Skipping", sectionSkip},
+	{"Changing reason", sectionSkip},
+}
+
+// parsePlan reads the table of dnf 4 or dnf5. A row begins with one space, what
+// it replaces stands below it further in, and a row that was too long goes on
+// there too. A heading that is not known makes the plan unusable.
+func parsePlan(output string) (pkg.Plan, error) {
+	var plan pkg.Plan
+	var row []string
+	current := sectionNone
+	flush := func() error {
+		defer func() { row = nil }()
+		if row == nil || current == sectionSkip || current == sectionNone {
+			return nil
+		}
+		if len(row) < 4 {
+			return fmt.Errorf("read dnf's plan: the row %q is not understood", strings.Join(row, " "))
+		}
+		step := pkg.Step{Name: row[0], Arch: row[1], Version: row[2]}
+		if current == sectionRemove {
+			plan.Remove = append(plan.Remove, step)
+		} else {
+			plan.Install = append(plan.Install, step)
+		}
+		return nil
+	}
+	for line := range strings.Lines(output) {
+		line = strings.TrimRight(line, " \r\n")
+		fields := strings.Fields(line)
+		switch {
+		case strings.HasPrefix(line, "Transaction Summary"):
+			return plan, flush()
+		case len(fields) == 0:
+			if err := flush(); err != nil {
+				return pkg.Plan{}, err
+			}
+		case line[0] != ' ':
+			if err := flush(); err != nil {
+				return pkg.Plan{}, err
+			}
+			next, err := heading(line, current)
+			if err != nil {
+				return pkg.Plan{}, err
+			}
+			current = next
+		case fields[0] == "replacing":
+			if err := flush(); err != nil {
+				return pkg.Plan{}, err
+			}
+			if step, other := replaced(fields, plan.Install); other {
+				plan.Remove = append(plan.Remove, step)
+			}
+		case strings.HasPrefix(line, "  "):
+			row = append(row, fields...)
+		default:
+			if err := flush(); err != nil {
+				return pkg.Plan{}, err
+			}
+			row = fields
+		}
+	}
+	return plan, flush()
+}
+
+// heading reads a line that is not indented. Before the first heading, and for
+// rulers and column titles, the section stays.
+func heading(line string, current section) (section, error) {
+	if !strings.HasSuffix(line, ":") {
+		return current, nil
+	}
+	for _, h := range headings {
+		if strings.HasPrefix(line, h.begins) {
+			return h.is, nil
+		}
+	}
+	if strings.HasPrefix(line, "Enabling module") || strings.HasPrefix(line, "Disabling module") || strings.HasPrefix(line, "Switching module") || strings.HasPrefix(line, "Resetting module") {
+		return current, resource.Failed(mesh.ReasonNotAvailable, nil, "it is only in a module stream that is not enabled on this node, and the mesh changes no streams")
+	}
+	if current == sectionNone {
+		return current, nil
+	}
+	return current, resource.Failed(mesh.ReasonTool, nil, "dnf's plan has a part that is not understood: %q; nothing was done", line)
+}
+
+// replaced reads what a row replaces, and whether that is another package than
+// the one that replaces it.
+func replaced(fields []string, above []pkg.Step) (pkg.Step, bool) {
+	if len(fields) < 3 {
+		return pkg.Step{}, false
+	}
+	var step pkg.Step
+	if len(fields) == 3 {
+		// dnf 4: name.arch version.
+		step = pkg.Step{Name: fields[1], Version: fields[2]}
+		if i := strings.LastIndexByte(fields[1], '.'); i > 0 {
+			step.Name, step.Arch = fields[1][:i], fields[1][i+1:]
+		}
+	} else {
+		step = pkg.Step{Name: fields[1], Arch: fields[2], Version: fields[3]}
+	}
+	same := len(above) > 0 && above[len(above)-1].Name == step.Name
+	return step, !same
+}
+
+// verdict maps what dnf writes, in the C locale, to a reason. It only refines
+// what is reported of a failure that the exit status told already.
+type verdict struct {
+	reason mesh.Reason
+	marks  []string
+	says   string
+}
+
+var verdicts = []verdict{
+	{mesh.ReasonHeld, []string{"filtered out by exclude filtering", "filtered out by exclude", "versionlock"}, "the admin of this machine excludes or locks it"},
+	{mesh.ReasonNeeded, []string{"removing the following protected packages"}, "it would remove what the system cannot do without"},
+	{mesh.ReasonNotAvailable, []string{"Unable to find a match", "No match for argument", "filtered out by modular filtering"}, "no repository of this node offers it"},
+	{mesh.ReasonSignature, []string{"GPG check FAILED", "repomd.xml GPG signature verification error", "is not signed", "Signature verification", "Bad GPG signature", "checksum doesn't match", "checksum does not match"}, "a signature or checksum is wrong"},
+	{mesh.ReasonNoSpace, []string{"No space left on device", "Disk Requirements", "At least "}, "there is not enough space"},
+	{mesh.ReasonRepository, []string{"Failed to download metadata", "Cannot download repomd.xml", "Error downloading packages", "Failed to download packages", "Cannot prepare internal mirrorlist", "Status code: "}, "a repository could not be reached"},
+}
+
+var lockMarks = []string{"Failed to obtain the transaction lock", "Failed to obtain rpm transaction lock", "can't create transaction lock", "Failed to acquire lock", "Failed to obtain the lock", "already locked by", "lock was obtained by another"}
+
+// lockStatus is the status with which dnf 4 says that its lock is held.
+const lockStatus = 200
+
+var noMatch = regexp.MustCompile(`(?:Unable to find a match|No match for argument): (\S+)`)
+
+func classify(output string, status int) error {
+	last := pkg.LastLines(output, reportLines)
+	locked := status == lockStatus || slices.ContainsFunc(lockMarks, func(mark string) bool { return strings.Contains(output, mark) })
+	if locked {
+		return resource.Deferred(mesh.ReasonLocked, nil, "somebody else holds the lock of the package manager; it is tried again").WithOutput(last)
+	}
+	for _, v := range verdicts {
+		if !slices.ContainsFunc(v.marks, func(mark string) bool { return strings.Contains(output, mark) }) {
+			continue
+		}
+		if f := noMatch.FindStringSubmatch(output); f != nil && v.reason == mesh.ReasonNotAvailable {
+			return resource.Failed(v.reason, nil, "%s is not in any repository of this node", f[1]).WithOutput(last)
+		}
+		return resource.Failed(v.reason, nil, "dnf ended with %d: %s", status, v.says).WithOutput(last)
+	}
+	if i := strings.Index(output, "Problem"); i >= 0 {
+		return resource.Failed(mesh.ReasonTool, nil, "dnf finds no way to do it: what it requires, or conflicts with, stands against it").WithOutput(pkg.LastLines(output[i:], reportLines))
+	}
+	return resource.Failed(mesh.ReasonTool, nil, "dnf ended with %d; what it did is read from the database", status).WithOutput(last)
+}
+
+var refreshFailure = regexp.MustCompile(`(?:metadata for repo(?:sitory)?|Failed to synchronize cache for repo) ["'‘]?([^"'’: ]+)["'’]?`)
+
+// refreshFailures lists the repositories that dnf makecache could not fetch or
+// verify, and whether a signature was at fault.
+func refreshFailures(output string) (failed []string, signature bool) {
+	for line := range strings.Lines(output) {
+		if strings.Contains(line, "GPG") || strings.Contains(line, "signature") {
+			signature = signature || strings.Contains(line, "rror") || strings.Contains(line, "Bad") || strings.Contains(line, "FAILED")
+		}
+		if !strings.Contains(line, "Error") && !strings.Contains(line, "Fail") {
+			continue
+		}
+		f := refreshFailure.FindStringSubmatch(line)
+		if f != nil && !slices.Contains(failed, f[1]) && len(failed) < 5 {
+			failed = append(failed, f[1])
+		}
+	}
+	return failed, signature
+}

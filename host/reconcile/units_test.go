@@ -1,0 +1,127 @@
+package reconcile_test
+
+import (
+	"slices"
+	"testing"
+
+	mesh "github.com/meshctl/mesh"
+)
+
+func (w *world) did(want ...string) {
+	w.t.Helper()
+	if !slices.Equal(w.units.did, want) {
+		w.t.Errorf("the service manager saw %q, not %q", w.units.did, want)
+	}
+	w.units.did = nil
+}
+
+func TestAUnitIsRestartedOnceForAllThatAskForIt(t *testing.T) {
+	w := newWorld(t)
+	decl := []mesh.Resource{
+		restarting(file("/a", "1"), "nginx.service"), reloading(file("/b", "2"), "nginx.service", "other.service"), restarting(pack("p"), "nginx.service"),
+	}
+	w.declare(decl...)
+	w.did("restart nginx.service", "reload other.service")
+	w.again(mesh.TriggerDrift, decl...)
+	w.did()
+	w.m.things["file:/b"] = "edited"
+	w.again(mesh.TriggerDrift, decl...)
+	w.did("reload nginx.service", "reload other.service")
+}
+
+func TestAUnitThatDoesNotComeBackMakesTheResourceFailedAndIsTriedAgain(t *testing.T) {
+	w := newWorld(t)
+	decl := []mesh.Resource{restarting(file("/a", "1"), "nginx.service", "web.service"), file("/b", "2")}
+	w.units.broken["nginx.service"] = true
+	out := w.declare(decl...)
+	w.want("file:/a", mesh.StatusFailed, mesh.ReasonUnit)
+	w.want("file:/b", mesh.StatusChanged, "")
+	w.did("restart nginx.service", "restart web.service")
+	if r := w.result("file:/a"); r.Output != "exit 1" || out.State != mesh.GenerationFailed {
+		t.Errorf("output %q, and the pass is %s", r.Output, out.State)
+	}
+
+	w.again(mesh.TriggerDrift, decl...)
+	w.want("file:/a", mesh.StatusFailed, mesh.ReasonUnit)
+	w.did("restart nginx.service")
+
+	w.units.broken["nginx.service"] = false
+	out = w.again(mesh.TriggerDrift, decl...)
+	w.want("file:/a", mesh.StatusOK, "")
+	w.did("restart nginx.service")
+	if out.State != mesh.GenerationApplied || len(w.control.events) != 0 {
+		t.Errorf("the pass is %s, events %+v", out.State, w.control.events)
+	}
+	w.again(mesh.TriggerDrift, decl...)
+	w.did()
+}
+
+func TestAUnitWaitsUntilItsResourceIsAsWanted(t *testing.T) {
+	w := newWorld(t)
+	a := restarting(file("/a", "1"), "nginx.service")
+	w.units.broken["nginx.service"] = true
+	w.declare(a)
+	w.did("restart nginx.service")
+	w.units.broken["nginx.service"] = false
+	w.m.things["file:/a"] = "broken by hand"
+	w.files.behaves["file:/a"] = fails
+	w.again(mesh.TriggerDrift, a)
+	w.did()
+	w.want("file:/a", mesh.StatusFailed, mesh.ReasonTool)
+	delete(w.files.behaves, "file:/a")
+	w.again(mesh.TriggerDrift, a)
+	w.did("restart nginx.service")
+}
+
+func TestAnActionOfAPassThatWasSupersededIsDoneByTheNext(t *testing.T) {
+	w := newWorld(t)
+	decl := []mesh.Resource{restarting(file("/a", "1"), "nginx.service"), file("/b", "2")}
+	w.generation = 1
+	w.pass(mesh.TriggerDeclared, func() bool { return len(w.m.writes) > 0 }, decl...)
+	w.did()
+	w.declare(decl...)
+	w.did("restart nginx.service")
+}
+
+func TestAnActionOfWhatIsNoLongerDeclaredIsDropped(t *testing.T) {
+	w := newWorld(t)
+	w.units.broken["nginx.service"] = true
+	w.declare(restarting(file("/a", "1"), "nginx.service"))
+	w.did("restart nginx.service")
+	w.released = []mesh.ResourceID{"file:/a"}
+	w.declare()
+	w.did()
+	w.declare(file("/a", "1"))
+	w.did()
+}
+
+func TestChangedUnitFilesAreReadBeforeUnitsAreRestarted(t *testing.T) {
+	w := newWorld(t)
+	unit := restarting(file("/etc/systemd/system/web.service", "v1"), "web.service")
+	dropIn := file("/etc/systemd/system/db.service.d/10-mesh.conf", "v1")
+	w.declare(unit, dropIn)
+	w.did("daemon-reload", "restart web.service")
+	w.again(mesh.TriggerDrift, unit, dropIn)
+	w.did()
+	w.released = []mesh.ResourceID{dropIn.ID()}
+	w.declare(unit)
+	w.did("daemon-reload")
+	w.declare(unit)
+	w.did()
+}
+
+// Shows: M4
+func TestAUnitFileThatTheServiceManagerDidNotReadIsAFailure(t *testing.T) {
+	w := newWorld(t)
+	unit := restarting(file("/etc/systemd/system/web.service", "v1"), "web.service")
+	other := restarting(file("/etc/web.conf", "1"), "web.service")
+	w.units.deaf = true
+	w.declare(unit, other)
+	w.did("daemon-reload")
+	w.want(unit.ID(), mesh.StatusFailed, mesh.ReasonUnit)
+	w.want(other.ID(), mesh.StatusFailed, mesh.ReasonUnit)
+	w.units.deaf = false
+	w.again(mesh.TriggerDrift, unit, other)
+	w.did("daemon-reload", "restart web.service")
+	w.want(unit.ID(), mesh.StatusOK, "")
+}

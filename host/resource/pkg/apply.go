@@ -1,0 +1,339 @@
+package pkg
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+
+	mesh "github.com/meshctl/mesh"
+	"github.com/meshctl/mesh/host/resource"
+)
+
+// adoptions is how often a command found at work is looked at anew.
+const adoptions = 3
+
+// ApplySet brings about all changes in one transaction of the package manager,
+// or in as few as it takes. What the tool said is not the result: the caller
+// checks each package afterwards.
+func (p *Provider) ApplySet(ctx context.Context, changes []resource.Change) []error {
+	errs := make([]error, len(changes))
+	for range adoptions {
+		clear(errs)
+		err := p.applyOnce(ctx, changes, errs)
+		if !errors.Is(err, ErrAdopted) {
+			return errs
+		}
+		p.snapshot = nil
+	}
+	for i := range errs {
+		errs[i] = busy()
+	}
+	return errs
+}
+
+func busy() error {
+	return resource.Deferred(mesh.ReasonLocked, nil, "earlier package transactions of this host were still ending; it is tried again")
+}
+
+func (p *Provider) applyOnce(ctx context.Context, changes []resource.Change, errs []error) error {
+	db, err := p.reread(ctx)
+	if err != nil {
+		for i := range errs {
+			errs[i] = err
+		}
+		return nil
+	}
+	var jobs []job
+	for i, c := range changes {
+		if err := known(c.Want); err != nil {
+			errs[i] = err
+			continue
+		}
+		j, needed, err := p.jobFor(db, c.Want)
+		if err != nil {
+			errs[i] = err
+			continue
+		}
+		if needed {
+			j.index = i
+			jobs = append(jobs, j)
+		}
+	}
+	if err := p.run(ctx, db, jobs, errs); err != nil {
+		return err
+	}
+	return p.markManual(ctx, changes, errs)
+}
+
+// jobFor says what has to be done for a package, if anything.
+func (p *Provider) jobFor(db *database, want mesh.Resource) (job, bool, error) {
+	found := db.find(want.Name)
+	j := job{target: Target{Name: want.Name, Version: want.Package.Version}, remove: want.Package.Absent}
+	if j.done(db) {
+		return j, false, nil
+	}
+	if j.remove {
+		return j, true, p.removable(want.Name, found, resource.Failed)
+	}
+	entry, there := pick(found, want.Package.Version)
+	right := there && (j.target.Version == "" || sameVersion(entry.Version, j.target.Version))
+	if there && twice(found) {
+		return j, false, resource.Failed(mesh.ReasonInterrupted, nil, "%s is installed in several versions at once (%s), which an interrupted transaction leaves; remove all but one, then it is tried again", want.Name, versions(found))
+	}
+	if there && entry.Held && !right {
+		return j, false, resource.Failed(mesh.ReasonHeld, nil, "%s is held at %s by the admin of this machine, so it does not become %s", want.Name, entry.Version, j.target.Version)
+	}
+	j.lower = there && !right && !entry.Many && p.manager.Compare(j.target.Version, entry.Version) < 0
+	if p.local != nil {
+		if path, ok := p.local.Path(want.Name, j.target.Version); ok {
+			j.target.Path = path
+		}
+	}
+	return j, true, nil
+}
+
+// removable refuses what must stay, with the kind of error that make builds.
+func (p *Provider) removable(name string, found []Installed, make func(mesh.Reason, error, string, ...any) *resource.Error) error {
+	base, _ := splitName(name)
+	if slices.Contains(p.keep, base) {
+		return make(mesh.ReasonNeeded, nil, "%s is what this host itself runs from; it stays", name)
+	}
+	for _, e := range found {
+		switch {
+		case e.Protected:
+			return make(mesh.ReasonNeeded, nil, "%s is one that the system cannot do without; it stays", name)
+		case e.Held:
+			return make(mesh.ReasonHeld, nil, "%s is held at %s by the admin of this machine; it stays", name, e.Version)
+		}
+	}
+	return nil
+}
+
+func versions(found []Installed) string {
+	var all []string
+	for _, e := range found {
+		all = append(all, e.Version)
+	}
+	return strings.Join(all, ", ")
+}
+
+// markManual marks what is declared as asked for, so that no clean-up of
+// packages nobody asked for takes it away.
+func (p *Provider) markManual(ctx context.Context, changes []resource.Change, errs []error) error {
+	marker, ok := p.manager.(Marker)
+	if !ok {
+		return nil
+	}
+	db, err := p.read(ctx)
+	if err != nil {
+		// The read-back will say so for each package.
+		return nil
+	}
+	var names []string
+	var which []int
+	for i, c := range changes {
+		if errs[i] != nil || c.Want.Package.Absent {
+			continue
+		}
+		if e, ok := pick(db.find(c.Want.Name), c.Want.Package.Version); ok && e.Mark == MarkAuto {
+			names = append(names, c.Want.Name)
+			which = append(which, i)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	err = marker.Mark(ctx, names, MarkManual)
+	p.snapshot = nil
+	if errors.Is(err, ErrAdopted) {
+		return err
+	}
+	for _, i := range which {
+		errs[i] = err
+	}
+	return nil
+}
+
+// RemoveSet takes away what this mesh installed, in one transaction or as few
+// as it takes, and brings back what it had removed.
+func (p *Provider) RemoveSet(ctx context.Context, owned []mesh.Owned) []error {
+	errs := make([]error, len(owned))
+	for range adoptions {
+		clear(errs)
+		err := p.removeOnce(ctx, owned, errs)
+		if !errors.Is(err, ErrAdopted) {
+			return errs
+		}
+		p.snapshot = nil
+	}
+	for i := range errs {
+		errs[i] = busy()
+	}
+	return errs
+}
+
+func (p *Provider) removeOnce(ctx context.Context, owned []mesh.Owned, errs []error) error {
+	db, err := p.reread(ctx)
+	if err != nil {
+		for i := range errs {
+			errs[i] = err
+		}
+		return nil
+	}
+	var out, back []job
+	var marks []int
+	for i, o := range owned {
+		goal, err := readGoal(o)
+		if err != nil {
+			errs[i] = err
+			continue
+		}
+		name := o.Resource.Name()
+		found := db.find(name)
+		switch {
+		case goal.uninstall && len(found) > 0:
+			if errs[i] = p.removable(name, found, resource.Conflict); errs[i] == nil {
+				out = append(out, job{index: i, target: Target{Name: name}, remove: true})
+			}
+		case goal.reinstall && len(found) == 0:
+			back = append(back, job{index: i, target: Target{Name: name, Version: goal.version}})
+		}
+		if goal.mark == MarkAuto {
+			marks = append(marks, i)
+		}
+	}
+	if err := p.run(ctx, db, out, errs); err != nil {
+		return err
+	}
+	for _, j := range out {
+		errs[j.index] = needed(j.target.Name, errs[j.index])
+	}
+	if err := p.bringBack(ctx, back, errs); err != nil {
+		return err
+	}
+	return p.markAuto(ctx, owned, marks, errs)
+}
+
+// needed turns "would remove others" around: others need it.
+func needed(name string, err error) error {
+	var e *resource.Error
+	if !errors.As(err, &e) || e.Reason != mesh.ReasonWouldRemove {
+		return err
+	}
+	return resource.Conflict(mesh.ReasonNeeded, e, "%s stays, because others need it: %s", name, e.Detail)
+}
+
+// bringBack installs again what the mesh had removed: in the version that was
+// there, or, where that cannot be had any more, in the one that can.
+func (p *Provider) bringBack(ctx context.Context, jobs []job, errs []error) error {
+	db, err := p.read(ctx)
+	if err != nil || len(jobs) == 0 {
+		return nil
+	}
+	if err := p.run(ctx, db, jobs, errs); err != nil {
+		return err
+	}
+	var again []job
+	for _, j := range jobs {
+		if errs[j.index] == nil || resource.AsError(errs[j.index]).Reason != mesh.ReasonNotAvailable {
+			continue
+		}
+		j.target.Version = ""
+		errs[j.index] = nil
+		again = append(again, j)
+	}
+	return p.run(ctx, db, again, errs)
+}
+
+func (p *Provider) markAuto(ctx context.Context, owned []mesh.Owned, marks []int, errs []error) error {
+	marker, ok := p.manager.(Marker)
+	if !ok {
+		return nil
+	}
+	db, err := p.read(ctx)
+	if err != nil {
+		return nil
+	}
+	var names []string
+	var which []int
+	for _, i := range marks {
+		name := owned[i].Resource.Name()
+		if e, there := pick(db.find(name), ""); errs[i] == nil && there && e.Mark == MarkManual {
+			names = append(names, name)
+			which = append(which, i)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	err = marker.Mark(ctx, names, MarkAuto)
+	p.snapshot = nil
+	if errors.Is(err, ErrAdopted) {
+		return err
+	}
+	for _, i := range which {
+		errs[i] = err
+	}
+	return nil
+}
+
+// goal is what removing the management of a package means.
+type goal struct {
+	uninstall bool
+	reinstall bool
+	// version to reinstall.
+	version string
+	// mark to put back. Empty: none.
+	mark Mark
+}
+
+func readGoal(owned mesh.Owned) (goal, error) {
+	name := owned.Resource.Name()
+	lost := func(err error) error {
+		return resource.Failed(mesh.ReasonUndo, err, "whether %s was there before the mesh is no longer known; it stays as it is", name)
+	}
+	var u undo
+	switch {
+	case len(owned.Undo) > 0:
+		if err := json.Unmarshal(owned.Undo, &u); err != nil {
+			return goal{}, lost(err)
+		}
+	case owned.Made == mesh.MadeCreated:
+		u.Meant.Installed = true
+	case owned.Made == mesh.MadeExisted:
+		return goal{}, nil
+	default:
+		return goal{}, lost(nil)
+	}
+	last := u.Meant
+	if len(owned.Wrote) > 0 {
+		if err := json.Unmarshal(owned.Wrote, &last); err != nil {
+			return goal{}, lost(err)
+		}
+	}
+	was := u.Version != ""
+	return goal{uninstall: !was && last.Installed, reinstall: was && !last.Installed, version: u.Version, mark: u.Mark}, nil
+}
+
+// CheckRemoved looks whether the package is gone, or there again.
+func (p *Provider) CheckRemoved(ctx context.Context, owned mesh.Owned) (resource.Diff, error) {
+	var d resource.Diff
+	goal, err := readGoal(owned)
+	if err != nil {
+		return d, err
+	}
+	db, err := p.read(ctx)
+	if err != nil {
+		return d, err
+	}
+	found := db.find(owned.Resource.Name())
+	switch {
+	case goal.uninstall && len(found) > 0:
+		d.Add("version", versions(found), "")
+	case goal.reinstall && len(found) == 0:
+		d.Add("version", "", goal.version)
+	}
+	return d, nil
+}

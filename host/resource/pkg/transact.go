@@ -1,0 +1,308 @@
+package pkg
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+
+	mesh "github.com/meshctl/mesh"
+	"github.com/meshctl/mesh/host/resource"
+)
+
+// job is one package that has to change.
+type job struct {
+	// index is the place of its result.
+	index  int
+	target Target
+	remove bool
+	// lower: the target's version is below the one installed.
+	lower bool
+}
+
+// needsIndex reports whether what the repositories offer decides the version.
+func (j job) needsIndex() bool {
+	return !j.remove && j.target.Version == "" && j.target.Path == ""
+}
+
+func transaction(jobs []job) Transaction {
+	var t Transaction
+	for _, j := range jobs {
+		if j.remove {
+			t.Remove = append(t.Remove, j.target.Name)
+			continue
+		}
+		t.Install = append(t.Install, j.target)
+		t.Lower = t.Lower || j.lower
+	}
+	return t
+}
+
+// done reports whether a job's package is as the job wants it.
+func (j job) done(db *database) bool {
+	found := db.find(j.target.Name)
+	if j.remove {
+		return len(found) == 0
+	}
+	e, ok := pick(found, j.target.Version)
+	return ok && e.State == "" && !twice(found) && (j.target.Version == "" || sameVersion(e.Version, j.target.Version))
+}
+
+// run does as many of the jobs as can be done, in one transaction if possible,
+// and puts an error for each of the others into errs. It returns ErrAdopted
+// when everything has to be decided anew.
+func (p *Provider) run(ctx context.Context, db *database, jobs []job, errs []error) error {
+	if len(jobs) == 0 {
+		return nil
+	}
+	set := func(jobs []job, err error) {
+		for _, j := range jobs {
+			errs[j.index] = err
+		}
+	}
+	interrupted := p.manager.Repair(ctx)
+	if errors.Is(interrupted, ErrAdopted) {
+		return ErrAdopted
+	}
+	if passing(interrupted) {
+		set(jobs, interrupted)
+		return nil
+	}
+	if interrupted != nil {
+		p.log.LogAttrs(ctx, slog.LevelWarn, "interrupted package transaction could not be finished", slog.Any("error", interrupted))
+	}
+	db, err := p.reread(ctx)
+	if err != nil {
+		set(jobs, err)
+		return nil
+	}
+
+	accepted, err := p.plan(ctx, db, jobs, errs)
+	if err != nil {
+		return err
+	}
+	if len(accepted) == 0 {
+		return nil
+	}
+	err = p.commit(ctx, db, accepted, errs)
+	if errors.Is(err, ErrAdopted) {
+		return err
+	}
+	if err == nil {
+		return nil
+	}
+	if passing(err) {
+		set(accepted, err)
+		return nil
+	}
+	after, readErr := p.reread(ctx)
+	if readErr != nil {
+		set(accepted, readErr)
+		return nil
+	}
+	left := slices.DeleteFunc(slices.Clone(accepted), func(j job) bool { return j.done(after) })
+	for _, j := range left {
+		errs[j.index] = p.alone(ctx, j, len(accepted) > 1, err)
+		if errors.Is(errs[j.index], ErrAdopted) {
+			errs[j.index] = nil
+			return ErrAdopted
+		}
+		if interrupted != nil && errs[j.index] != nil {
+			errs[j.index] = interrupted
+		}
+	}
+	return nil
+}
+
+// alone tries one job of a failed transaction by itself.
+func (p *Provider) alone(ctx context.Context, j job, others bool, failed error) error {
+	if resource.AsError(failed).Reason == mesh.ReasonToolUnknown || !others {
+		return failed
+	}
+	if err := p.manager.Repair(ctx); errors.Is(err, ErrAdopted) || passing(err) {
+		return err
+	}
+	db, err := p.reread(ctx)
+	if err != nil {
+		return err
+	}
+	if j.done(db) {
+		return nil
+	}
+	if err := p.simulate(ctx, db, []job{j}); err != nil {
+		return err
+	}
+	err = p.commit(ctx, db, []job{j}, make([]error, j.index+1))
+	if err == nil || errors.Is(err, ErrAdopted) {
+		return err
+	}
+	after, readErr := p.reread(ctx)
+	if readErr != nil {
+		return readErr
+	}
+	if j.done(after) {
+		return nil
+	}
+	return err
+}
+
+// plan finds the jobs that can be done together, fetching the indexes at most
+// once a pass and only when they decide something.
+func (p *Provider) plan(ctx context.Context, db *database, jobs []job, errs []error) ([]job, error) {
+	if slices.ContainsFunc(jobs, job.needsIndex) {
+		if err := p.refresh(ctx); errors.Is(err, ErrAdopted) {
+			return nil, err
+		}
+	}
+	trial := func(jobs []job) error { return p.simulate(ctx, db, jobs) }
+	usable := p.usable(jobs, errs)
+	accepted, refused := settle(usable, trial)
+	if len(refused) > 0 && p.refreshed == nil && slices.ContainsFunc(refused, func(r refusal) bool { return !r.job.remove && !passing(r.err) }) {
+		if err := p.refresh(ctx); errors.Is(err, ErrAdopted) {
+			return nil, err
+		}
+		usable = p.usable(usable, errs)
+		accepted, refused = settle(usable, trial)
+	}
+	for _, r := range refused {
+		errs[r.job.index] = p.explain(r)
+	}
+	return accepted, nil
+}
+
+// refresh fetches the indexes, once a pass.
+func (p *Provider) refresh(ctx context.Context) error {
+	if p.refreshed != nil {
+		return nil
+	}
+	err := p.manager.Refresh(ctx)
+	if errors.Is(err, ErrAdopted) {
+		return err
+	}
+	p.refreshed = &refresh{err: err}
+	return nil
+}
+
+// usable leaves out the jobs whose version an index would decide that could
+// not be fetched.
+func (p *Provider) usable(jobs []job, errs []error) []job {
+	if p.refreshed == nil || p.refreshed.err == nil {
+		return jobs
+	}
+	var usable []job
+	for _, j := range jobs {
+		if j.needsIndex() {
+			errs[j.index] = p.refreshed.err
+			continue
+		}
+		usable = append(usable, j)
+	}
+	return usable
+}
+
+// explain says of a package that is not available that a repository could not
+// be asked, when that is so.
+func (p *Provider) explain(r refusal) error {
+	e := resource.AsError(r.err)
+	if e.Reason == mesh.ReasonNotAvailable && p.refreshed != nil && p.refreshed.err != nil {
+		return p.refreshed.err
+	}
+	return r.err
+}
+
+// simulate asks what the jobs would do, and refuses what they may not do.
+func (p *Provider) simulate(ctx context.Context, db *database, jobs []job) error {
+	t := transaction(jobs)
+	plan, err := p.manager.Simulate(ctx, t)
+	if err != nil {
+		return err
+	}
+	return judge(t, plan, db, p.manager.Compare)
+}
+
+// judge compares a plan with what was asked for.
+func judge(t Transaction, plan Plan, db *database, compare func(a, b string) int) error {
+	var extra, lowered []string
+	for _, s := range plan.Remove {
+		if !slices.ContainsFunc(t.Remove, func(name string) bool { return matches(name, s.Name, s.Arch, db.native) }) {
+			extra = append(extra, s.Name)
+		}
+	}
+	if len(extra) > 0 {
+		return resource.Failed(mesh.ReasonWouldRemove, nil, "it would remove %s as well, which was not asked for; nothing was done", strings.Join(extra, ", "))
+	}
+	for _, s := range plan.Install {
+		if slices.ContainsFunc(t.Install, func(x Target) bool { return matches(x.Name, s.Name, s.Arch, db.native) }) {
+			continue
+		}
+		for _, e := range db.entries {
+			if e.Name == s.Name && e.Arch == s.Arch && !e.Many && s.Version != "" && compare(s.Version, e.Version) < 0 {
+				lowered = append(lowered, s.Name)
+			}
+		}
+	}
+	if len(lowered) > 0 {
+		return resource.Failed(mesh.ReasonWouldRemove, nil, "it would put %s back to an older version, which was not asked for; nothing was done", strings.Join(lowered, ", "))
+	}
+	for _, x := range t.Install {
+		i := slices.IndexFunc(plan.Install, func(s Step) bool { return matches(x.Name, s.Name, s.Arch, db.native) })
+		switch {
+		case i < 0 && installed(db, x):
+			// Nothing but its state or mark has to change.
+		case i < 0:
+			return resource.Failed(mesh.ReasonNotAvailable, nil, "no repository of this node offers a package named %s", x.Name)
+		case x.Version != "" && plan.Install[i].Version != "" && !sameVersion(plan.Install[i].Version, x.Version):
+			return resource.Failed(mesh.ReasonNotAvailable, nil, "%s %s is not in any repository of this node; it would become %s", x.Name, x.Version, plan.Install[i].Version)
+		}
+	}
+	for _, name := range t.Remove {
+		if len(db.find(name)) > 0 && !slices.ContainsFunc(plan.Remove, func(s Step) bool { return matches(name, s.Name, s.Arch, db.native) }) {
+			return resource.Failed(mesh.ReasonTool, nil, "the tool would not remove %s", name)
+		}
+	}
+	return nil
+}
+
+func installed(db *database, x Target) bool {
+	e, ok := pick(db.find(x.Name), x.Version)
+	return ok && (x.Version == "" || sameVersion(e.Version, x.Version))
+}
+
+// commit does the jobs and looks whether anything went that was not asked for.
+func (p *Provider) commit(ctx context.Context, before *database, jobs []job, errs []error) error {
+	t := transaction(jobs)
+	err := p.manager.Commit(ctx, t)
+	p.snapshot = nil
+	if err != nil {
+		return err
+	}
+	after, err := p.read(ctx)
+	if err != nil {
+		return err
+	}
+	var lost []string
+	for _, e := range before.entries {
+		still := slices.ContainsFunc(after.entries, func(a Installed) bool { return a.Name == e.Name && a.Arch == e.Arch })
+		asked := slices.ContainsFunc(t.Remove, func(name string) bool { return matches(name, e.Name, e.Arch, before.native) })
+		if !still && !asked && !slices.Contains(lost, e.Name) {
+			lost = append(lost, e.Name)
+		}
+	}
+	if len(lost) > 0 {
+		for _, j := range jobs {
+			errs[j.index] = resource.Failed(mesh.ReasonWouldRemove, nil, "the tool removed %s as well, which was not asked for and not in its own plan", strings.Join(lost, ", "))
+		}
+	}
+	return nil
+}
+
+// passing reports whether an error says that nothing was done, or that nobody
+// knows, for reasons that hold for every package alike.
+func passing(err error) bool {
+	if err == nil {
+		return false
+	}
+	e := resource.AsError(err)
+	return e.Status == mesh.StatusDeferred || e.Status == mesh.StatusUnknown && e.Reason != mesh.ReasonToolUnknown
+}

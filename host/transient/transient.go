@@ -1,0 +1,251 @@
+// Package transient lets the host act through the service manager: it runs the
+// package manager in a transient service, outside the host's own control group,
+// and reloads and restarts units.
+//
+// It does not know what the commands do, and it invents no result: how a
+// command ended is what systemd says, or not known.
+package transient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	mesh "github.com/meshctl/mesh"
+	"github.com/meshctl/mesh/host/reconcile"
+	"github.com/meshctl/mesh/host/resource"
+	"github.com/meshctl/mesh/host/resource/pkg"
+	"github.com/meshctl/mesh/systemd"
+)
+
+const (
+	// unitName is fixed: at most one transaction runs, and a host that was
+	// started anew finds the one that its earlier life left.
+	unitName = "mesh-host-packages.service"
+	// outputLimit is how much of a command's output is kept, in bytes, from its
+	// end.
+	outputLimit = 64 << 10
+	// turn is how often a wait proves that it goes on.
+	turn = 5 * time.Second
+	// journalLines is how much of a unit's journal is shown.
+	journalLines = "20"
+	// unitTimeout bounds a reload or restart.
+	unitTimeout = 3 * time.Minute
+	// resultTimeout is the service manager's word for a command that took too
+	// long.
+	resultTimeout = "timeout"
+)
+
+var (
+	_ pkg.Runner      = (*Runner)(nil)
+	_ reconcile.Units = (*Units)(nil)
+)
+
+// Runner runs commands in a transient service.
+type Runner struct {
+	client *systemd.Client
+	dir    string
+	beat   func()
+	log    *slog.Logger
+}
+
+// NewRunner makes a Runner that keeps output files in dir and calls beat while
+// it waits.
+func NewRunner(client *systemd.Client, dir string, beat func(), log *slog.Logger) *Runner {
+	return &Runner{client: client, dir: dir, beat: beat, log: log}
+}
+
+// Settle waits for a command that an earlier life of this host left running,
+// and clears the name. What the command did is seen by looking at the machine.
+func (r *Runner) Settle(ctx context.Context) error {
+	_, err := r.settle(ctx)
+	return err
+}
+
+// settle says whether there was a command to wait for or to clear away.
+func (r *Runner) settle(ctx context.Context) (found bool, err error) {
+	adoption, result, err := r.client.Adopt(ctx, unitName)
+	if err != nil {
+		return false, fmt.Errorf("look for an earlier package transaction: %w", err)
+	}
+	switch adoption {
+	case systemd.AdoptAbsent:
+		return false, nil
+	case systemd.AdoptRunning:
+		r.log.InfoContext(ctx, "a package transaction of an earlier life of this host still runs; waiting for it")
+		if result, err = r.wait(ctx); err != nil {
+			return true, fmt.Errorf("wait for an earlier package transaction: %w", err)
+		}
+	}
+	r.log.InfoContext(ctx, "a package transaction of an earlier life of this host has ended", "result", result.String())
+	return true, r.collect(ctx)
+}
+
+// Run implements pkg.Runner.
+func (r *Runner) Run(ctx context.Context, cmd pkg.Command) (pkg.Outcome, error) {
+	if err := os.MkdirAll(r.dir, 0o700); err != nil {
+		return pkg.Outcome{}, fmt.Errorf("make the directory of outputs: %w", err)
+	}
+	found, err := r.settle(ctx)
+	if err != nil {
+		return pkg.Outcome{}, err
+	}
+	if found {
+		return pkg.Outcome{Adopted: true}, nil
+	}
+	program, err := exec.LookPath(cmd.Argv[0])
+	if err != nil {
+		return pkg.Outcome{}, fmt.Errorf("find %s: %w", cmd.Argv[0], err)
+	}
+	file := filepath.Join(r.dir, "packages.log")
+	spec := systemd.TransientSpec{
+		Unit:        unitName,
+		Description: "Package transaction of the mesh host: " + cmd.Name,
+		Command:     append([]string{program}, cmd.Argv[1:]...),
+		Environment: cmd.Env,
+		Output:      file,
+		Timeout:     cmd.Timeout,
+	}
+	if err := r.client.StartTransient(ctx, spec); err != nil {
+		return pkg.Outcome{}, fmt.Errorf("start the package manager: %w", err)
+	}
+	result, err := r.wait(ctx)
+	if err != nil {
+		return pkg.Outcome{}, fmt.Errorf("wait for the package manager: %w", err)
+	}
+	output, err := tail(file)
+	if err != nil {
+		return pkg.Outcome{}, fmt.Errorf("read the package manager's output: %w", err)
+	}
+	if err := r.collect(ctx); err != nil {
+		return pkg.Outcome{}, err
+	}
+	out := pkg.Outcome{Output: output, ExitStatus: result.Status, TimedOut: result.Result == resultTimeout}
+	if result.Kind != systemd.ExitExited || (result.Status == 0 && !result.OK()) {
+		// Killed, timed out, or not run at all: no exit status says so.
+		out.ExitStatus = -1
+		out.Output = strings.TrimRight(output, "\n") + "\n" + result.String() + "\n"
+	}
+	return out, nil
+}
+
+func (r *Runner) collect(ctx context.Context) error {
+	if err := r.client.Collect(ctx, unitName); err != nil {
+		return fmt.Errorf("clear the package transaction: %w", err)
+	}
+	return nil
+}
+
+// wait waits for the end of the command, and turns meanwhile.
+func (r *Runner) wait(ctx context.Context) (systemd.Result, error) {
+	type end struct {
+		result systemd.Result
+		err    error
+	}
+	ended := make(chan end, 1)
+	go func() {
+		result, err := r.client.Wait(ctx, unitName)
+		ended <- end{result, err}
+	}()
+	ticker := time.NewTicker(turn)
+	defer ticker.Stop()
+	for {
+		r.beat()
+		select {
+		case e := <-ended:
+			return e.result, e.err
+		case <-ticker.C:
+		}
+	}
+}
+
+func tail(file string) (string, error) {
+	f, err := os.Open(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return "", err
+	}
+	if over := info.Size() - outputLimit; over > 0 {
+		if _, err := f.Seek(over, io.SeekStart); err != nil {
+			return "", err
+		}
+	}
+	data, err := io.ReadAll(io.LimitReader(f, outputLimit))
+	return string(data), err
+}
+
+// Units reloads and restarts units.
+type Units struct {
+	client *systemd.Client
+	beat   func()
+}
+
+// NewUnits makes a Units that calls beat around each job.
+func NewUnits(client *systemd.Client, beat func()) *Units {
+	return &Units{client: client, beat: beat}
+}
+
+// Act implements reconcile.Units.
+func (u *Units) Act(ctx context.Context, unit, verb string) error {
+	u.beat()
+	defer u.beat()
+	bounded, cancel := context.WithTimeout(ctx, unitTimeout)
+	defer cancel()
+	before, err := u.client.Unit(bounded, unit)
+	if err != nil {
+		return resource.Unknown(mesh.ReasonUnit, err, "the state of %s could not be read: %v", unit, err)
+	}
+	if before.LoadState == systemd.LoadNotFound {
+		return resource.Failed(mesh.ReasonUnit, nil, "there is no unit %s on this machine", unit)
+	}
+	// A unit that does not run has nothing to reload; a restart starts it.
+	if verb == "reload" && before.ActiveState != systemd.ActiveActive {
+		return resource.Failed(mesh.ReasonUnit, nil, "%s is %s, so it could not be reloaded", unit, before.ActiveState)
+	}
+	var after systemd.UnitState
+	if verb == "reload" {
+		after, err = u.client.Reload(bounded, unit)
+	} else {
+		after, err = u.client.Restart(bounded, unit)
+	}
+	if err != nil {
+		return resource.Failed(mesh.ReasonUnit, err, "%s of %s: %v", verb, unit, err).WithOutput(journal(ctx, unit))
+	}
+	if after.ActiveState != systemd.ActiveActive {
+		return resource.Failed(mesh.ReasonUnit, nil, "after the %s %s is %s (%s)", verb, unit, after.ActiveState, after.SubState).WithOutput(journal(ctx, unit))
+	}
+	return nil
+}
+
+// DaemonReload implements reconcile.Units.
+func (u *Units) DaemonReload(ctx context.Context) error {
+	u.beat()
+	defer u.beat()
+	return u.client.DaemonReload(ctx)
+}
+
+// journal returns the last lines of a unit, or why they cannot be had.
+func journal(ctx context.Context, unit string) string {
+	bounded, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	out, err := exec.CommandContext(bounded, "journalctl", "--no-pager", "--quiet", "--lines", journalLines, "--unit", unit).Output()
+	if err != nil {
+		return fmt.Sprintf("(the journal of %s could not be read: %v)", unit, err)
+	}
+	return string(out)
+}

@@ -1,0 +1,64 @@
+// Command host stands in for mesh-host in tests of its package, its unit and the
+// rollback: a daemon that says that it is ready, pings the watchdog and ends on
+// SIGTERM, or that fails in the way that was linked into it.
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshctl/mesh/internal/cli"
+	"github.com/meshctl/mesh/internal/version"
+	"github.com/meshctl/mesh/systemd"
+)
+
+// behaviour is "good", "crash" (before READY), "exit" (status 0 before READY) or
+// "later" (ready, then a crash after a second).
+var behaviour = "good"
+
+func main() {
+	root := &cobra.Command{Use: "mesh-host", Short: "stand in for mesh-host"}
+	root.AddCommand(&cobra.Command{Use: "daemon", Short: "run", RunE: func(*cobra.Command, []string) error { return daemon() }})
+	cli.AddManCommand(root)
+	if root.Execute() != nil {
+		os.Exit(1)
+	}
+}
+
+func daemon() error {
+	n, err := systemd.TakeNotifier()
+	if err != nil {
+		return err
+	}
+	fmt.Println("version", version.Version, "is", behaviour)
+	switch behaviour {
+	case "crash":
+		panic("this version cannot start")
+	case "exit":
+		return nil
+	}
+	if err := n.Ready(); err != nil {
+		return err
+	}
+	ended := make(chan os.Signal, 1)
+	signal.Notify(ended, syscall.SIGTERM)
+	tick := time.NewTicker(time.Second)
+	for {
+		select {
+		case <-ended:
+			return n.Stopping()
+		case <-tick.C:
+			if behaviour == "later" {
+				panic("this version cannot run")
+			}
+			if err := n.Ping(); err != nil {
+				return err
+			}
+		}
+	}
+}

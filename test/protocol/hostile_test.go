@@ -1,0 +1,333 @@
+package protocol
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	mesh "github.com/meshctl/mesh"
+	controllink "github.com/meshctl/mesh/control/link"
+	"github.com/meshctl/mesh/internal/frame"
+)
+
+// scanKey returns the fingerprint that the control plane shows.
+func scanKey(t *testing.T, n *network) [32]byte {
+	t.Helper()
+	tcp, err := n.dial(context.Background(), "tcp", controlAt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tcp.Close() }()
+	var shown ssh.PublicKey
+	_, _, _, err = ssh.NewClientConn(tcp, controlAt, &ssh.ClientConfig{HostKeyCallback: func(_ string, _ net.Addr, key ssh.PublicKey) error {
+		shown = key
+		return errors.New("seen enough")
+	}})
+	if shown == nil {
+		t.Fatalf("the control plane showed no key: %v", err)
+	}
+	return controllink.Fingerprint(shown)
+}
+
+func TestAHostileFirstFrameEndsTheLinkAndNoOther(t *testing.T) {
+	for name, bytes := range map[string][]byte{
+		"a length of 4 GB":         {0xff, 0xff, 0xff, 0xff},
+		"a length above the limit": binary.BigEndian.AppendUint32(nil, mesh.FrameLimit+1),
+		"no JSON":                  append([]byte{0, 0, 0, 5}, "hello"...),
+		"JSON of another shape":    append([]byte{0, 0, 0, 7}, "[1,2,3]"...),
+		"no type":                  append([]byte{0, 0, 0, 2}, "{}"...),
+		"an empty frame":           {0, 0, 0, 0},
+		"a body of another shape":  append([]byte{0, 0, 0, 28}, `{"type":"hello","body":[17]}`...),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := startPair(t)
+				key := newKey(t)
+				p.policy.know(key, "evil")
+				link, err := dialRaw(p.network, mesh.UserNode, key, "", mesh.ChannelLink)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer link.close()
+				if _, err := link.channel.Write(bytes); err != nil {
+					t.Fatal(err)
+				}
+
+				f, err := link.frames.Read()
+				if err == nil && f.Type == mesh.FrameRefused {
+					_, err = link.frames.Read()
+				}
+				if err == nil {
+					t.Errorf("the control plane says %s and goes on after %s", show(f), name)
+				}
+				p.policy.look(func(policy *policy) {
+					if policy.links != 1 || policy.dropped != 0 {
+						t.Errorf("there are %d links and %d ended, want the one of web-1 untouched", policy.links, policy.dropped)
+					}
+				})
+			})
+		})
+	}
+}
+
+func TestAClientThatSaysNothingIsClosedAfterTenSeconds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		startControl(t, n, newPolicy(), newKey(t))
+		tcp, err := n.dial(t.Context(), "tcp", controlAt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+
+		_, err = tcp.Read(make([]byte, 1))
+
+		if err == nil || time.Since(began) != 10*time.Second {
+			t.Errorf("the read ended with %v after %s, want the end after 10 s", err, time.Since(began))
+		}
+	})
+}
+
+func TestAHandshakeThatStallsIsClosedAndItsPlaceGivenOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, p, key := newNetwork(), newPolicy(), newKey(t)
+		p.know(key, "web-1")
+		startControl(t, n, p, newKey(t), func(c *controllink.Config) { c.MaxHandshakes = 2 })
+		for range 2 {
+			tcp, err := n.dial(t.Context(), "tcp", controlAt)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tcp.Write([]byte("SSH-2.0-stall\r\n")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		began := time.Now()
+
+		link, err := dialRaw(n, mesh.UserNode, key, "", mesh.ChannelLink)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer link.close()
+
+		if waited := time.Since(began); waited != 30*time.Second {
+			t.Errorf("a node got its place after %s, want the 30 s that two stalled handshakes may take", waited)
+		}
+	})
+}
+
+func TestANodeThatSaysNoHelloIsClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, p, key := newNetwork(), newPolicy(), newKey(t)
+		p.know(key, "web-1")
+		startControl(t, n, p, newKey(t))
+		link, err := dialRaw(n, mesh.UserNode, key, "", mesh.ChannelLink)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer link.close()
+		began := time.Now()
+
+		_, err = link.frames.Read()
+
+		if err == nil || time.Since(began) > 31*time.Second {
+			t.Errorf("the link ended with %v after %s, want an end within 30 s", err, time.Since(began))
+		}
+	})
+}
+
+func TestBlobsAreNotGivenToALinkThatIsNotWelcome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, p, key := newNetwork(), newPolicy(), newKey(t)
+		p.know(key, "web-1")
+		content := []byte("secret")
+		p.blobs[digest(content)] = content
+		startControl(t, n, p, newKey(t))
+		link, err := dialRaw(n, mesh.UserNode, key, "", mesh.ChannelLink)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer link.close()
+
+		channel, _, err := link.conn.OpenChannel(mesh.ChannelBlob, []byte(digest(content)))
+
+		if err == nil {
+			_ = channel.Close()
+			t.Error("a blob was given out before the hello")
+		}
+	})
+}
+
+func TestSixtyFourBlobsAtATimeAreNotServed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, p, key := newNetwork(), newPolicy(), newKey(t)
+		p.know(key, "web-1")
+		content := []byte(strings.Repeat("x", 8<<20)) // more than a window, so that nobody finishes
+		p.blobs[digest(content)] = content
+		startControl(t, n, p, newKey(t))
+		link, err := dialRaw(n, mesh.UserNode, key, "", mesh.ChannelLink)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer link.close()
+		link.say(t, frameOf(t, mesh.FrameHello, mesh.Hello{ProtocolMin: 1, ProtocolMax: 1, Node: "web-1"}))
+		if _, err := link.frames.Read(); err != nil {
+			t.Fatal(err)
+		}
+
+		served := 0
+		for range 64 {
+			channel, requests, err := link.conn.OpenChannel(mesh.ChannelBlob, []byte(digest(content)))
+			if err != nil {
+				continue
+			}
+			served++
+			go ssh.DiscardRequests(requests)
+			defer func() { _ = channel.Close() }()
+		}
+
+		if served != 4 {
+			t.Errorf("%d blobs are streamed to one node at a time, want 4", served)
+		}
+	})
+}
+
+// welcomedRaw is a node's link that a test plays by hand, after the welcome.
+func welcomedRaw(t *testing.T, n *network, p *policy) *raw {
+	t.Helper()
+	key := newKey(t)
+	p.know(key, "web-1")
+	link, err := dialRaw(n, mesh.UserNode, key, "", mesh.ChannelLink)
+	if err != nil {
+		t.Fatal(err)
+	}
+	link.say(t, frameOf(t, mesh.FrameHello, mesh.Hello{ProtocolMin: 1, ProtocolMax: 1, Node: "web-1"}))
+	if f, err := link.frames.Read(); err != nil || f.Type != mesh.FrameWelcome {
+		t.Fatalf("a hello is answered with %s, %v", show(f), err)
+	}
+	return link
+}
+
+func TestARevokedNodeThatDoesNotCloseIsCutWithinASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, p := newNetwork(), newPolicy()
+		startControl(t, n, p, newKey(t))
+		link := welcomedRaw(t, n, p)
+		defer link.close()
+		began := time.Now()
+
+		p.close("web-1", "revoked")
+		_ = link.conn.Wait()
+
+		if after := time.Since(began); after > time.Second {
+			t.Errorf("the connection of a revoked node lived on for %s", after)
+		}
+	})
+}
+
+func TestARevokedNodeThatReadsNothingIsCutWithinASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, p := newNetwork(), newPolicy()
+		startControl(t, n, p, newKey(t))
+		link := welcomedRaw(t, n, p)
+		defer link.close()
+		large := &mesh.FileSpec{Type: mesh.FileRegular}
+		large.SetContent(make([]byte, 4<<20)) // more than a window of the channel
+		p.declare(mesh.Declaration{Node: "web-1", Generation: 1, Resources: []mesh.Resource{{Kind: mesh.KindFile, Name: "/x", File: large}}})
+		synctest.Wait()
+		began := time.Now()
+
+		p.close("web-1", "revoked")
+		_ = link.conn.Wait()
+
+		if after := time.Since(began); after > time.Second {
+			t.Errorf("the connection of a revoked node that reads nothing lived on for %s", after)
+		}
+	})
+}
+
+func TestANodeThatReadsNothingIsCutAfterThreeHeartbeatsThoughItSpeaks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, p := newNetwork(), newPolicy()
+		startControl(t, n, p, newKey(t))
+		link := welcomedRaw(t, n, p)
+		defer link.close()
+		large := &mesh.FileSpec{Type: mesh.FileRegular}
+		large.SetContent(make([]byte, 4<<20))
+		p.declare(mesh.Declaration{Node: "web-1", Generation: 1, Resources: []mesh.Resource{{Kind: mesh.KindFile, Name: "/x", File: large}}})
+		began, ended := time.Now(), make(chan struct{})
+		go func() { _ = link.conn.Wait(); close(ended) }()
+
+		for alive := true; alive; {
+			_ = frame.Write(link.channel, frameOf(t, mesh.FrameHeartbeat, mesh.Heartbeat{}))
+			select {
+			case <-ended:
+				alive = false
+			case <-time.After(mesh.HeartbeatInterval):
+			}
+			if time.Since(began) > time.Hour {
+				t.Fatal("a node that has read nothing for an hour still has its link")
+			}
+		}
+
+		if after := time.Since(began); after > 3*mesh.HeartbeatInterval+time.Second {
+			t.Errorf("a node that reads nothing was cut after %s, want three heartbeats", after)
+		}
+	})
+}
+
+func TestADeclarationIsSentOnceHoweverOftenTheLinkIsWoken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, p := newNetwork(), newPolicy()
+		server := startControl(t, n, p, newKey(t))
+		link := welcomedRaw(t, n, p)
+		defer link.close()
+		for range 5 {
+			p.declare(mesh.Declaration{Node: "web-1", Generation: 1})
+			synctest.Wait()
+		}
+		go func() { _ = server.Prove(t.Context(), "web-1") }()
+
+		first, err := link.frames.Read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := link.frames.Read()
+
+		if err != nil || first.Type != mesh.FrameDeclare || second.Type != mesh.FrameProve {
+			t.Errorf("five wakes were answered with %s and %s (%v), want one declaration", first.Type, second.Type, err)
+		}
+	})
+}
+
+func TestUsersThatDoNotExistAreRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, p, key := newNetwork(), newPolicy(), newKey(t)
+		p.know(key, "web-1")
+		startControl(t, n, p, newKey(t))
+		for _, user := range []string{"root", "", "operator", "enrol ", "Node"} {
+			link, err := dialRaw(n, user, key, "secret", mesh.ChannelLink)
+			if err == nil {
+				link.close()
+				t.Errorf("the user %q was let in", user)
+			}
+		}
+	})
+}
+
+func frameOf(t *testing.T, kind mesh.FrameType, body any) mesh.Frame {
+	t.Helper()
+	f, err := mesh.NewFrame(kind, 0, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
