@@ -237,7 +237,7 @@ func (c *Control) flush(ctx context.Context) error {
 	var contacts []Contact
 	for name, n := range c.nodes {
 		if n.contact.After(n.stored) {
-			contacts = append(contacts, Contact{Node: name, At: n.contact, Drift: n.beat.Drift})
+			contacts = append(contacts, Contact{Node: name, At: n.contact, Drift: n.Drift})
 		}
 	}
 	c.mu.Unlock()

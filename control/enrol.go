@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -61,6 +60,9 @@ func (c *Control) Enrol(ctx context.Context, key, secretHash, remote string, e m
 	if _, err := protocol(e.ProtocolMin, e.ProtocolMax); err != nil {
 		return mesh.Enrolled{}, err
 	}
+	if err := checkEnrol(e); err != nil {
+		return mesh.Enrolled{}, err
+	}
 	key = strings.TrimSpace(key)
 	if err := c.enter(ctx); err != nil {
 		return mesh.Enrolled{}, err
@@ -102,6 +104,20 @@ func (c *Control) Enrol(ctx context.Context, key, secretHash, remote string, e m
 	c.enrolled(tx, faults, source)
 	c.log.Info("node enrolled", "node", tx.Node.Name, "remote", remote, "eligible", tx.Node.Briefing.Eligible())
 	return answer(tx.Node), nil
+}
+
+// checkEnrol refuses what no honest host says.
+func checkEnrol(e mesh.Enrol) error {
+	if len(e.Owned) > resultsLimit {
+		return mesh.Errorf(mesh.CodeInvalid, "a recovery copy has at most %d entries", resultsLimit)
+	}
+	if err := checkSize("profile", e.Profile, profileLimit); err != nil {
+		return err
+	}
+	if err := checkSize("briefing", e.Briefing, briefingLimit); err != nil {
+		return err
+	}
+	return checkSize("inventory", e.Inventory, inventoryLimit)
 }
 
 // enrolledBefore answers a token that was used.
@@ -309,11 +325,12 @@ func (c *Control) sameMachine(name, machine string) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var others []string
-	for _, other := range slices.Sorted(maps.Keys(c.nodes)) {
-		if n := c.nodes[other]; other != name && n.State == mesh.NodeEnrolled && n.Machine == machine {
+	for other, n := range c.nodes {
+		if other != name && n.State == mesh.NodeEnrolled && n.Machine == machine {
 			others = append(others, other)
 		}
 	}
+	slices.Sort(others)
 	return others
 }
 

@@ -226,6 +226,23 @@ func TestReEnrolmentRevokesTheFormerIdentityAndHandsOverTheRecoveryCopy(t *testi
 	}
 }
 
+// Shows: M29
+func TestTheRecoveryCopyOfAMachineThatNeverConnectedIsHandedOverToo(t *testing.T) {
+	p := newPlane(t)
+	former := machine(p, "web-1")
+	former.e.Owned = []mesh.Owned{{Resource: "file:/etc/a", Made: mesh.MadeCreated}}
+	if _, err := former.enrol(control.TokenRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	fresh := machine(p, "replacement")
+	if _, err := fresh.enrol(control.TokenRequest{Replaces: "web-1"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, recovery := fresh.connect(); recovery == nil || len(recovery.Owned) != 1 {
+		t.Errorf("the recovery copy is %+v", recovery)
+	}
+}
+
 // Shows: M28
 func TestReplacingIsDecidedWhenTheTokenIsIssued(t *testing.T) {
 	p := newPlane(t)

@@ -50,10 +50,10 @@ func (c *Control) Connect(ctx context.Context, name string, hello mesh.Hello, w 
 	if hello.Node != "" && hello.Node != name {
 		return mesh.Welcome{}, nil, mesh.Errorf(mesh.CodeInvalid, "this host calls itself %s and its key is that of node %s; enrol it again", bounded(hello.Node, 80), name)
 	}
-	if hello.StoreID == "" || len(hello.StoreID) > 128 {
-		return mesh.Welcome{}, nil, mesh.Errorf(mesh.CodeInvalid, "a hello names the host's store")
+	if hello.StoreID == "" || max(len(hello.StoreID), len(hello.BootID), len(hello.MachineIDHash)) > nameLimit {
+		return mesh.Welcome{}, nil, mesh.Errorf(mesh.CodeInvalid, "a hello names the host's store, and no name in it has more than %d bytes", nameLimit)
 	}
-	former, refusal, detail := c.attach(name, hello, w)
+	former, detail, refusal := c.attach(name, hello, w)
 	if former != nil {
 		former.Close("replaced: the same machine has opened another link")
 	}
@@ -77,12 +77,12 @@ func (c *Control) Connect(ctx context.Context, name string, hello mesh.Hello, w 
 
 // attach makes w the live link of the node, or refuses. detail is set when the
 // refusal has not been raised yet.
-func (c *Control) attach(name string, hello mesh.Hello, w Waker) (former Waker, refusal error, detail string) {
+func (c *Control) attach(name string, hello mesh.Hello, w Waker) (former Waker, detail string, refusal error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := c.nodes[name]
 	if n == nil || n.State != mesh.NodeEnrolled {
-		return nil, mesh.Errorf(mesh.CodeDenied, "node %s is not part of this mesh any more", name), ""
+		return nil, "", mesh.Errorf(mesh.CodeDenied, "node %s is not part of this mesh any more", name)
 	}
 	n.contact = c.now()
 	clone := ""
@@ -100,7 +100,7 @@ func (c *Control) attach(name string, hello mesh.Hello, w Waker) (former Waker, 
 			n.told = told
 			detail = clone + "; the second one was refused. One was cloned from the other: enrol it anew with meshctl token issue, after moving its identity directory away"
 		}
-		return nil, mesh.Errorf(mesh.CodeConflict, "%s; this link is refused. If this machine was cloned, move its identity directory away and enrol it with a token of its own; if it replaces the other, issue the token with --replaces %s", clone, name), detail
+		return nil, detail, mesh.Errorf(mesh.CodeConflict, "%s; this link is refused. If this machine was cloned, move its identity directory away and enrol it with a token of its own; if it replaces the other, issue the token with --replaces %s", clone, name)
 	}
 	if n.live != nil {
 		former = n.live.waker
@@ -112,7 +112,7 @@ func (c *Control) attach(name string, hello mesh.Hello, w Waker) (former Waker, 
 	n.boot = hello.BootID
 	n.beat = mesh.Heartbeat{Held: hello.Held, Applied: hello.Applied, Ledger: hello.Ledger}
 	n.live = &live{waker: w, machine: hello.MachineIDHash, boot: hello.BootID, storeID: hello.StoreID}
-	return former, nil, ""
+	return former, "", nil
 }
 
 // greet compares what the host says with what is stored, and stores what is new.

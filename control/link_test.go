@@ -213,6 +213,13 @@ func TestHostileFramesAreRefusedAndUnknownOnesIgnored(t *testing.T) {
 	wantCode(t, "a status that is none", h.try(mesh.FrameReport, mesh.Report{State: mesh.GenerationApplied, Results: []mesh.Result{{Resource: "file:/a", Status: "fine"}}}), mesh.CodeInvalid)
 	wantCode(t, "a state that is none", h.try(mesh.FrameReport, mesh.Report{State: "great"}), mesh.CodeInvalid)
 	wantCode(t, "a digest that is none", h.try(mesh.FrameReport, mesh.Report{State: mesh.GenerationApplied, Results: []mesh.Result{{Resource: "file:/a", Status: mesh.StatusOK, Want: "x"}}}), mesh.CodeInvalid)
+	huge := h.e.Profile
+	huge.Kernel = strings.Repeat("x", 1<<20)
+	wantCode(t, "a profile of a megabyte", h.try(mesh.FrameProfile, huge), mesh.CodeInvalid)
+	stranger := machine(p, "stranger")
+	stranger.e.Profile = huge
+	_, err := stranger.enrol(control.TokenRequest{})
+	wantCode(t, "an enrolment with a profile of a megabyte", err, mesh.CodeInvalid)
 	if err := p.Handle(ctx, h.name, h.store, mesh.Frame{Type: "telepathy", Body: []byte("{}")}); err != nil {
 		t.Errorf("an unknown type gave %v", err)
 	}

@@ -16,7 +16,24 @@ const (
 	detailLimit  = 2 << 10
 	outputLimit  = 16 << 10
 	resultsLimit = 4 * resourceLimit
+	nameLimit    = 128
+	// Greatest lengths of the stored form of what a node says of itself.
+	profileLimit   = 64 << 10
+	briefingLimit  = 256 << 10
+	inventoryLimit = 8 << 20
 )
+
+// checkSize refuses what no honest host says.
+func checkSize(what string, body any, limit int) error {
+	data, err := json.Marshal(body)
+	if err != nil {
+		return fmt.Errorf("marshal %s: %w", what, err)
+	}
+	if len(data) > limit {
+		return mesh.Errorf(mesh.CodeInvalid, "the %s has %d bytes; the limit is %d", what, len(data), limit)
+	}
+	return nil
+}
 
 // Handle takes one frame of a node. It returns after the commit; a message
 // whose sequence number was seen is a success that changes nothing. An error
@@ -52,12 +69,23 @@ func (c *Control) Handle(ctx context.Context, name, storeID string, f mesh.Frame
 		})
 	case mesh.FrameProfile:
 		return take(f, func(b mesh.Profile) error {
+			if err := checkSize("profile", b, profileLimit); err != nil {
+				return err
+			}
 			return c.learn(ctx, FactsTx{Node: name, Profile: &b, ProfileDigest: b.Digest()})
 		})
 	case mesh.FrameBriefing:
-		return take(f, func(b mesh.Briefing) error { return c.learn(ctx, FactsTx{Node: name, Briefing: &b}) })
+		return take(f, func(b mesh.Briefing) error {
+			if err := checkSize("briefing", b, briefingLimit); err != nil {
+				return err
+			}
+			return c.learn(ctx, FactsTx{Node: name, Briefing: &b})
+		})
 	case mesh.FrameInventory:
 		return take(f, func(b mesh.Inventory) error {
+			if err := checkSize("inventory", b, inventoryLimit); err != nil {
+				return err
+			}
 			digest := b.Digest()
 			if err := c.store.StoreFacts(ctx, FactsTx{Node: name, Inventory: &b, InventoryDigest: digest}); err != nil {
 				return fmt.Errorf("store inventory of %s: %w", name, err)

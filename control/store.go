@@ -67,7 +67,8 @@ type DeclarationStore interface {
 	WriteGenerations(ctx context.Context, generations []GenerationRecord) error
 
 	// Compiled returns what was written for a node; ErrNotFound when there is
-	// none of that generation, or no longer.
+	// none of that generation, or no longer. What it returns may be shared and
+	// must not be changed.
 	Compiled(ctx context.Context, node string, generation mesh.Generation) (mesh.Declaration, error)
 	// CausedBy returns the generations that a revision caused, by node. Old
 	// generations are forgotten.

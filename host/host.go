@@ -145,6 +145,8 @@ type Host struct {
 	// to: an enrolment or a bundle.
 	joining chan struct{}
 
+	described described // of the reconcile loop
+
 	mu       sync.Mutex
 	settings Settings // guarded by mu
 	link     Link     // guarded by mu; nil while there is none
@@ -311,6 +313,7 @@ func (h *Host) pass(ctx context.Context, trigger mesh.Trigger, beat func(), retr
 			continue
 		}
 		h.logOutcome(ctx, *d, trigger, out)
+		h.tellChanges(ctx, trigger, out)
 		if out.Count(mesh.StatusDeferred) > 0 {
 			retry.after(somethingDeferred)
 		} else {

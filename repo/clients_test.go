@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/meshctl/mesh/repo"
 	repohttp "github.com/meshctl/mesh/repo/http"
@@ -208,7 +209,7 @@ gpgcheck=1
 
 func (d *dnfClient) args(args ...string) []string {
 	return append([]string{"dnf", "-y", "-c", filepath.Join(d.root, "dnf.conf"), "--installroot=" + filepath.Join(d.root, "root"),
-		"--releasever=9", "--disableplugin=*"}, args...)
+		"--releasever=9"}, args...)
 }
 
 func (d *dnfClient) must(args ...string) string {
@@ -251,5 +252,57 @@ func TestPlainDnfInstallsAPublishedPackageWithBothSignaturesChecked(t *testing.T
 	got := mustRun(t, d.root, "rpm", "--root", filepath.Join(d.root, "root"), "-q", "--qf", "%{EPOCH}:%{VERSION}-%{RELEASE}", "hello")
 	if got != "2:1.0~rc1^x+y-1" {
 		t.Errorf("rpm has %q installed, want 2:1.0~rc1^x+y-1", got)
+	}
+}
+
+// Shows: M11
+func TestAClientThatTrustsAnotherKeyInstallsNothing(t *testing.T) {
+	s := serve(t)
+	publish(t, s.repo, "stable", repotest.Deb(repotest.Spec{}), repotest.RPM(repotest.Spec{}))
+	armored, err := openpgp.Generate("somebody else", openpgp.MinBits, time.Now().Add(-time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.keys, err = openpgp.NewKeyring(nil, armored)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, d := newApt(t, s, "stable"), newDnf(t, s, "stable")
+
+	outApt, errApt := run(t, a.root, a.args("apt-get", "update")...)
+	outDnf, errDnf := run(t, d.root, d.args("install", "hello")...)
+
+	if errApt == nil || !strings.Contains(outApt, "NO_PUBKEY") {
+		t.Errorf("apt-get update with another key: error %v, want one that names the missing key:\n%s", errApt, outApt)
+	}
+	if errDnf == nil || !strings.Contains(outDnf, "repomd.xml GPG signature verification error") {
+		t.Errorf("dnf with another key: error %v, want a signature verification error:\n%s", errDnf, outDnf)
+	}
+}
+
+func TestClientsSeeTheNextPublishAtOnceAndUpgradeAndDowngrade(t *testing.T) {
+	s := serve(t)
+	both := func(version string) {
+		publish(t, s.repo, "stable", repotest.Deb(repotest.Spec{Version: version, Content: version}), repotest.RPM(repotest.Spec{Version: version, Content: version}))
+	}
+	both("1.9-1")
+	a, d := newApt(t, s, "stable"), newDnf(t, s, "stable")
+	a.must("apt-get", "update")
+	d.must("install", "hello")
+
+	both("1.10-1")
+	a.must("apt-get", "update")
+	newest := a.must("apt-get", "install", "--simulate", "hello")
+	older := a.must("apt-get", "install", "--simulate", "hello=1.9-1")
+	d.must("upgrade", "--refresh", "hello")
+	upgraded := mustRun(t, d.root, "rpm", "--root", filepath.Join(d.root, "root"), "-q", "hello")
+	d.must("downgrade", "hello-1.9-1")
+	downgraded := mustRun(t, d.root, "rpm", "--root", filepath.Join(d.root, "root"), "-q", "hello")
+
+	if !strings.Contains(newest, "Inst hello (1.10-1 ") || !strings.Contains(older, "Inst hello (1.9-1 ") {
+		t.Errorf("apt plans:\n%s\nand for the older version:\n%s", newest, older)
+	}
+	if upgraded != "hello-1.10-1.noarch\n" || downgraded != "hello-1.9-1.noarch\n" {
+		t.Errorf("dnf upgraded to %q and downgraded to %q", upgraded, downgraded)
 	}
 }

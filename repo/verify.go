@@ -45,17 +45,17 @@ func (r *Repo) verifyDeb(p *part) error {
 		return err
 	}
 	if err := r.signer.VerifyDetached(release, detached); err != nil {
-		return fmt.Errorf("Release.gpg: %w", err)
+		return fmt.Errorf("verify Release.gpg: %w", err)
 	}
 	if !bytes.Equal(bytes.TrimSpace(text), bytes.TrimSpace(release)) {
-		return errors.New("InRelease and Release say different things")
+		return errors.New("compare indexes: InRelease and Release say different things")
 	}
 	rel, err := apt.ParseRelease(release)
 	if err != nil {
 		return err
 	}
 	if rel.Suite != p.key.suite || !rel.ByHash || !rel.Date.Equal(p.date) {
-		return fmt.Errorf("Release is of suite %q, by-hash %t, dated %s", rel.Suite, rel.ByHash, rel.Date)
+		return fmt.Errorf("the Release file is of suite %q, by-hash %t, dated %s", rel.Suite, rel.ByHash, rel.Date)
 	}
 	plain := map[string][]byte{}
 	for _, f := range rel.Files {

@@ -4,6 +4,7 @@
 // compiled into a test binary of their own, which a lab host runs as root:
 //
 //	go test -c -tags pid1 ./systemd
+
 package systemd_test
 
 import (

@@ -2,6 +2,7 @@
 
 // These tests read the unit files with the tools of the machine that builds, so
 // they are left out of the test binary that a lab host runs.
+
 package systemd
 
 import (

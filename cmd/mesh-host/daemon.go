@@ -29,6 +29,7 @@ import (
 	"github.com/meshctl/mesh/host/store"
 	"github.com/meshctl/mesh/host/transient"
 	"github.com/meshctl/mesh/internal/cli"
+	"github.com/meshctl/mesh/internal/sqlite"
 	"github.com/meshctl/mesh/internal/version"
 	"github.com/meshctl/mesh/systemd"
 )
@@ -62,9 +63,9 @@ func runDaemon(ctx context.Context, p places) error {
 		return fmt.Errorf("reach systemd over D-Bus: %w", err)
 	}
 	defer client.Close()
-	st, lost, err := store.Open(ctx, p.state, settings.Enrolled(), time.Now)
+	st, lost, err := openStore(ctx, p.state, settings.Enrolled(), notifier, log)
 	if err != nil {
-		return fmt.Errorf("open the store: %w", err)
+		return err
 	}
 	defer func() {
 		if err := st.Close(); err != nil {
@@ -73,15 +74,19 @@ func runDaemon(ctx context.Context, p places) error {
 	}()
 	if lost != nil {
 		log.Error("the store was lost; removals wait for the recovery copy", "detail", lost.Detail)
-		if err := st.AddEvent(ctx, mesh.Event{Kind: mesh.EventStoreLost, Detail: lost.Detail, At: time.Now()}); err != nil {
-			return fmt.Errorf("record that the store was lost: %w", err)
-		}
 	}
 	key, err := link.LoadOrCreateKey(filepath.Join(p.state, "identity"))
 	if err != nil {
 		return err
 	}
-	h, err := assemble(ctx, p, settings, log, notifier, client, st, key)
+	network, stopWatching, err := link.WatchNetwork(ctx)
+	if err != nil {
+		// Without it a network that comes back is noticed at the next attempt.
+		log.Warn("changes of the network are not noticed at once", "error", err)
+		network, stopWatching = nil, func() {}
+	}
+	defer stopWatching()
+	h, err := assemble(ctx, parts{p, settings, log, notifier, client, st, key, network})
 	if err != nil {
 		return err
 	}
@@ -92,6 +97,35 @@ func runDaemon(ctx context.Context, p places) error {
 	return runAll(ctx, log, notifier,
 		h.Run,
 		func(ctx context.Context) error { return local.Serve(ctx, listener, h, log) })
+}
+
+// fullDiskWait is how long a start waits for room before it looks again.
+const fullDiskWait = 5 * time.Second
+
+// openStore opens the store. A full disk is waited for: ending would use up the
+// starts that the service manager allows, for a fault that is not this
+// program's.
+func openStore(ctx context.Context, dir string, expected bool, notifier systemd.Notifier, log *slog.Logger) (*store.Store, *store.Lost, error) {
+	for {
+		st, lost, err := store.Open(ctx, dir, expected, time.Now)
+		if err == nil {
+			return st, lost, nil
+		}
+		if !sqlite.IsFull(err) {
+			return nil, nil, fmt.Errorf("open the store: %w", err)
+		}
+		log.Error("the disk is full, so the store cannot be opened; waiting for room", "directory", dir, "error", err)
+		if err := errors.Join(notifier.Status("waiting for room on the disk"), notifier.ExtendTimeout(4*fullDiskWait)); err != nil {
+			return nil, nil, fmt.Errorf("tell the service manager to wait: %w", err)
+		}
+		timer := time.NewTimer(fullDiskWait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, nil, ctx.Err()
+		}
+	}
 }
 
 func newLog(level string) (*slog.Logger, error) {
@@ -128,25 +162,38 @@ func runAll(ctx context.Context, log *slog.Logger, notifier systemd.Notifier, pa
 	return all
 }
 
+// parts are what a host is made of.
+type parts struct {
+	places
+	settings host.Settings
+	log      *slog.Logger
+	notifier systemd.Notifier
+	client   *systemd.Client
+	store    *store.Store
+	key      ssh.Signer
+	network  <-chan struct{}
+}
+
 // assemble puts the host together.
-func assemble(ctx context.Context, p places, settings host.Settings, log *slog.Logger, notifier systemd.Notifier, client *systemd.Client, st *store.Store, key ssh.Signer) (*host.Host, error) {
+func assemble(ctx context.Context, p parts) (*host.Host, error) {
+	log := p.log
 	beats := host.NewBeats(time.Now)
 	reconcileBeat := beats.Loop("reconcile")
-	runner := transient.NewRunner(client, filepath.Join(p.state, "run"), reconcileBeat, log)
+	runner := transient.NewRunner(p.client, filepath.Join(p.state, "run"), reconcileBeat, log)
 	managerName := profile.DetectManager(ctx)
-	manager, format := newManager(managerName, runner)
-	looker, _ := newManager(managerName, nil) // only looks; a manager serves one goroutine
+	manager, format := newManager(managerName, runner, reconcileBeat)
+	looker, _ := newManager(managerName, nil, nil) // only looks; a manager serves one goroutine
 	bundles, err := bundle.Open(ctx, filepath.Join(p.state, "bundle"), format)
 	if err != nil {
 		return nil, fmt.Errorf("read the bundle that this host keeps: %w", err)
 	}
 	reconciler := reconcile.New(reconcile.Config{
-		Store: st,
+		Store: p.store,
 		Providers: []resource.Provider{
-			file.New(file.Config{Content: st, Logger: log}),
+			file.New(file.Config{Content: p.store, Logger: log}),
 			pkg.New(pkg.Config{Manager: manager, Local: bundles, Logger: log, Keep: []string{"mesh-host"}}),
 		},
-		Units: transient.NewUnits(client, reconcileBeat),
+		Units: transient.NewUnits(p.client, reconcileBeat),
 		Now:   time.Now,
 		Log:   log,
 	})
@@ -154,11 +201,11 @@ func assemble(ctx context.Context, p places, settings host.Settings, log *slog.L
 		Manager:  managerName,
 		Packages: packagesOf(looker),
 		Bus: func(ctx context.Context) error {
-			_, err := client.Unit(ctx, systemd.HostUnit)
+			_, err := p.client.Unit(ctx, systemd.HostUnit)
 			return err
 		},
 		StateDir: p.state,
-		Watchdog: notifier.Watchdog(),
+		Watchdog: p.notifier.Watchdog(),
 		Now:      time.Now,
 	})
 	bootID, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
@@ -166,18 +213,18 @@ func assemble(ctx context.Context, p places, settings host.Settings, log *slog.L
 		return nil, fmt.Errorf("read the boot id: %w", err)
 	}
 	h := host.New(host.Config{
-		Store:      st,
+		Store:      p.store,
 		Reconciler: reconciler,
 		Describer:  describer,
-		Enroller:   enroller{key},
+		Enroller:   enroller{p.key},
 		Bundles:    bundles,
-		Settings:   settings,
-		Save:       func(s host.Settings) error { return host.SaveSettings(p.settings, s) },
+		Settings:   p.settings,
+		Save:       func(s host.Settings) error { return host.SaveSettings(p.places.settings, s) },
 		Dial: func(s host.Settings, h *host.Host) host.Link {
-			return newLink(s, h, st, key, log, beats)
+			return newLink(p, s, h, beats)
 		},
 		Settle:  runner.Settle,
-		Notify:  notifier,
+		Notify:  p.notifier,
 		Version: version.Version,
 		BootID:  strings.TrimSpace(string(bootID)),
 		Now:     time.Now,
@@ -188,12 +235,13 @@ func assemble(ctx context.Context, p places, settings host.Settings, log *slog.L
 }
 
 // newManager returns the package manager of this machine, nil when it has none.
-func newManager(name string, runner pkg.Runner) (pkg.Manager, bundle.Format) {
+// Without a runner it only looks; waiting is called while it waits for locks.
+func newManager(name string, runner pkg.Runner, waiting func()) (pkg.Manager, bundle.Format) {
 	switch name {
 	case profile.ManagerApt:
-		return apt.New(apt.Config{Runner: runner}), bundle.Deb
+		return apt.New(apt.Config{Runner: runner, Waiting: waiting}), bundle.Deb
 	case profile.ManagerDnf, profile.ManagerDnf5:
-		return dnf.New(dnf.Config{Runner: runner}), bundle.RPM
+		return dnf.New(dnf.Config{Runner: runner, Waiting: waiting}), bundle.RPM
 	}
 	return nil, ""
 }
@@ -230,14 +278,14 @@ type nodeLink struct {
 	err    error // the settings do not make a link
 }
 
-func newLink(s host.Settings, h *host.Host, st *store.Store, key ssh.Signer, log *slog.Logger, beats *host.Beats) nodeLink {
+func newLink(p parts, s host.Settings, h *host.Host, beats *host.Beats) nodeLink {
 	fingerprint, err := mesh.ParseFingerprint(s.Fingerprint)
 	if err != nil {
 		return nodeLink{err: err}
 	}
 	client, err := link.New(link.Config{
-		Addresses: s.Addresses, Key: key, Fingerprint: fingerprint,
-		Host: h, Outbox: st, Log: log, Beat: beats.Loop("link"),
+		Addresses: s.Addresses, Key: p.key, Fingerprint: fingerprint,
+		Host: h, Outbox: p.store, Log: p.log, Beat: beats.Loop("link"), Network: p.network,
 	})
 	return nodeLink{client: client, err: err}
 }
@@ -247,6 +295,13 @@ func (l nodeLink) Run(ctx context.Context) error {
 		return l.err
 	}
 	return l.client.Run(ctx)
+}
+
+// Refresh implements host.Refresher.
+func (l nodeLink) Refresh(want string) {
+	if l.client != nil {
+		l.client.Refresh(want)
+	}
 }
 
 func (l nodeLink) Status() (string, bool) {

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"sync"
 
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/control"
@@ -225,18 +226,61 @@ func (w *writer) forgetGenerations(node int64) error {
 }
 
 // Compiled returns what was written for a node; control.ErrNotFound when there
-// is none of that generation, or no longer.
+// is none of that generation, or no longer. The resources are shared and must
+// not be changed.
 func (s *Store) Compiled(ctx context.Context, node string, generation mesh.Generation) (mesh.Declaration, error) {
 	d := mesh.Declaration{Node: node, Generation: generation}
-	err := s.db.QueryRowContext(ctx, `SELECT b.resources, c.released FROM compiled c JOIN bodies b ON b.id = c.body JOIN nodes n ON n.id = c.node
-		WHERE n.name = ? AND c.generation = ?`, node, uint(generation)).Scan(asJSON(&d.Resources), asJSON(&d.Released))
+	var id int64
+	err := s.db.QueryRowContext(ctx, `SELECT c.body, c.released FROM compiled c JOIN nodes n ON n.id = c.node WHERE n.name = ? AND c.generation = ?`, node, uint(generation)).
+		Scan(&id, asJSON(&d.Released))
 	if errors.Is(err, sql.ErrNoRows) {
 		return mesh.Declaration{}, control.ErrNotFound
 	}
 	if err != nil {
 		return mesh.Declaration{}, fmt.Errorf("query generation: %w", err)
 	}
+	if d.Resources = s.bodies.get(id); d.Resources != nil {
+		return d, nil
+	}
+	var size int
+	err = s.db.QueryRowContext(ctx, `SELECT resources, length(resources) FROM bodies WHERE id = ?`, id).Scan(asJSON(&d.Resources), &size)
+	if errors.Is(err, sql.ErrNoRows) {
+		return mesh.Declaration{}, control.ErrNotFound
+	}
+	if err != nil {
+		return mesh.Declaration{}, fmt.Errorf("query what a node gets: %w", err)
+	}
+	s.bodies.put(id, d.Resources, size)
 	return d, nil
+}
+
+// bodiesLimit bounds the stored form of what bodyCache holds, in bytes.
+const bodiesLimit = 32 << 20
+
+// bodyCache holds what many nodes get in its decoded form, so that a push to
+// all of them decodes it once. Ids of bodies are never used again for others.
+type bodyCache struct {
+	mu    sync.Mutex
+	held  map[int64][]mesh.Resource
+	bytes int
+}
+
+func (c *bodyCache) get(id int64) []mesh.Resource {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.held[id]
+}
+
+func (c *bodyCache) put(id int64, resources []mesh.Resource, size int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.held == nil || c.bytes+size > bodiesLimit {
+		c.held, c.bytes = make(map[int64][]mesh.Resource), 0
+	}
+	if _, held := c.held[id]; !held && size <= bodiesLimit {
+		c.held[id] = resources
+		c.bytes += size
+	}
 }
 
 // CausedBy returns the generations that a revision caused, by node.

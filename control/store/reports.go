@@ -24,7 +24,7 @@ func (s *Store) StoreReport(ctx context.Context, tx control.ReportTx) (bool, err
 		if err != nil {
 			return err
 		}
-		if fresh, err = w.inOrder(node, tx.Sequence); err != nil {
+		if fresh, err = w.inOrder(node, tx.Sequence); err != nil || !fresh {
 			return err
 		}
 		if err := w.results(node, tx.Report); err != nil {

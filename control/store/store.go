@@ -33,6 +33,7 @@ const (
 type Store struct {
 	db     *sql.DB
 	writer *writer
+	bodies bodyCache
 }
 
 // Open opens or creates the database file. See sqlite.Open for its errors.

@@ -21,13 +21,14 @@ import (
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/host/resource"
 	"github.com/meshctl/mesh/host/resource/pkg"
+	"github.com/meshctl/mesh/host/resource/pkg/tool"
 )
 
 // Config is what New needs. Everything but Runner has a default that is right
 // for a machine's own root.
 type Config struct {
 	Runner pkg.Runner
-	// Reader runs apt-get where it only looks. Nil: pkg.Exec.
+	// Reader runs apt-get where it only looks. Nil: tool.Exec.
 	Reader pkg.Reader
 	// LockWait is how long a held lock is waited for. Zero: one minute.
 	LockWait time.Duration
@@ -73,7 +74,7 @@ var (
 // New makes a manager.
 func New(c Config) *Manager {
 	if c.Reader == nil {
-		c.Reader = pkg.Exec{}
+		c.Reader = tool.Exec{}
 	}
 	if c.LockWait == 0 {
 		c.LockWait = time.Minute
@@ -206,7 +207,7 @@ func (m *Manager) Commit(ctx context.Context, t pkg.Transaction) error {
 }
 
 func (m *Manager) waitForDpkg(ctx context.Context) error {
-	return pkg.WaitUnlocked(ctx, m.c.LockWait, m.c.Waiting, m.c.AdminDir+"/lock-frontend", m.c.AdminDir+"/lock", m.c.CacheDir+"/archives/lock")
+	return tool.WaitUnlocked(ctx, m.c.LockWait, m.c.Waiting, m.c.AdminDir+"/lock-frontend", m.c.AdminDir+"/lock", m.c.CacheDir+"/archives/lock")
 }
 
 // run runs a tool that changes the machine and names how it ended.
@@ -286,7 +287,7 @@ func (m *Manager) interrupted(ctx context.Context) ([]string, error) {
 // Refresh runs apt-get update. Its exit status alone proves nothing: apt calls
 // a repository that did not answer a warning.
 func (m *Manager) Refresh(ctx context.Context) error {
-	if err := pkg.WaitUnlocked(ctx, m.c.LockWait, m.c.Waiting, m.c.StateDir+"/lists/lock"); err != nil {
+	if err := tool.WaitUnlocked(ctx, m.c.LockWait, m.c.Waiting, m.c.StateDir+"/lists/lock"); err != nil {
 		return err
 	}
 	argv := append([]string{aptGet}, m.options()...)

@@ -158,6 +158,8 @@ func (s *system) Manager(*testing.T) pkg.Manager { return s.apt() }
 func (s *system) One() string                    { return "1-1" }
 func (s *system) Two() string                    { return "2-1" }
 
+func (s *system) Publish(t *testing.T) { s.offer(t, deb{name: "late", version: "1-1"}) }
+
 func (s *system) CutOff(t *testing.T) {
 	t.Helper()
 	write(t, filepath.Join(s.root, "etc/apt/sources.list"), "deb [trusted=yes] file:"+s.repo+" ./\ndeb [trusted=yes] http://127.0.0.1:9/none ./\n")

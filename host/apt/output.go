@@ -92,24 +92,20 @@ func classify(output string, status int, next string) error {
 	return resource.Failed(mesh.ReasonTool, nil, "apt ended with %d; %s", status, next).WithOutput(last)
 }
 
-// refreshFailures lists the repositories that apt-get update could not fetch
-// or verify, and whether a signature was at fault.
+// refreshFailures reports whether apt-get update could not fetch or verify
+// everything, names what, and says whether a signature was at fault. That apt
+// tried something optional in vain (an Err line that becomes an Ign line) is no
+// failure; what it complains of at the end is.
 func refreshFailures(output string) (failed []string, signature bool) {
 	for line := range strings.Lines(output) {
 		line = strings.TrimSpace(line)
-		about := ""
-		switch {
-		case strings.HasPrefix(line, "Err:"):
-			_, about, _ = strings.Cut(line, " ")
-		case strings.HasPrefix(line, "E: "), strings.HasPrefix(line, "W: ") && alarming(line):
-			about = line[len("E: "):]
-		default:
+		if !strings.HasPrefix(line, "E: ") && !(strings.HasPrefix(line, "W: ") && alarming(line)) {
 			continue
 		}
 		if strings.Contains(line, "GPG error") || strings.Contains(line, "NO_PUBKEY") || strings.Contains(line, "is not signed") || strings.Contains(line, "signature") {
 			signature = true
 		}
-		if !slices.Contains(failed, about) && len(failed) < 5 {
+		if about := line[len("E: "):]; !slices.Contains(failed, about) && len(failed) < 5 {
 			failed = append(failed, about)
 		}
 	}

@@ -20,13 +20,14 @@ import (
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/host/resource"
 	"github.com/meshctl/mesh/host/resource/pkg"
+	"github.com/meshctl/mesh/host/resource/pkg/tool"
 )
 
 // Config is what New needs. Everything but Runner has a default that is right
 // for a machine's own root.
 type Config struct {
 	Runner pkg.Runner
-	// Reader runs rpm, and dnf where it only looks. Nil: pkg.Exec.
+	// Reader runs rpm, and dnf where it only looks. Nil: tool.Exec.
 	Reader pkg.Reader
 	// Program is dnf with its full path. Empty: the first of /usr/bin/dnf and
 	// /usr/bin/dnf5 that is there.
@@ -67,7 +68,7 @@ var _ pkg.Manager = (*Manager)(nil)
 // New makes a manager.
 func New(c Config) *Manager {
 	if c.Reader == nil {
-		c.Reader = pkg.Exec{}
+		c.Reader = tool.Exec{}
 	}
 	if c.LockWait == 0 {
 		c.LockWait = time.Minute
@@ -116,6 +117,18 @@ func (m *Manager) options() []string {
 	)
 }
 
+// withoutRepositories reports whether dnf5 refused an option for all
+// repositories because there are none, which is no fault: a package may come
+// from a file.
+func withoutRepositories(status int, output string) bool {
+	return status != 0 && strings.Contains(output, "No matching repositories for")
+}
+
+// onlyMain returns the arguments without the options for repositories.
+func onlyMain(argv []string) []string {
+	return slices.DeleteFunc(slices.Clone(argv), func(arg string) bool { return strings.HasPrefix(arg, "--setopt=*.") })
+}
+
 func (m *Manager) command(verb string, args ...string) []string {
 	argv := append([]string{m.c.Program}, m.options()...)
 	argv = append(argv, "--setopt=metadata_expire=-1", "--setopt=*.metadata_expire=-1", verb)
@@ -158,6 +171,9 @@ func (m *Manager) Simulate(ctx context.Context, t pkg.Transaction) (pkg.Plan, er
 	for _, part := range m.parts(t) {
 		argv := m.command(part.verb, append([]string{"--assumeno"}, part.specs...)...)
 		r, err := m.c.Reader.Read(ctx, argv, m.environment())
+		if err == nil && withoutRepositories(r.ExitStatus, r.Stderr) {
+			r, err = m.c.Reader.Read(ctx, onlyMain(argv), m.environment())
+		}
 		if err != nil {
 			return pkg.Plan{}, resource.Unknown(mesh.ReasonToolUnknown, err, "dnf could not say what it would do; nothing was done")
 		}
@@ -201,7 +217,7 @@ func (m *Manager) Commit(ctx context.Context, t pkg.Transaction) error {
 
 // run runs dnf once its locks are free and names how it ended.
 func (m *Manager) run(ctx context.Context, name string, argv []string, limit time.Duration) (string, error) {
-	if err := pkg.WaitUnlocked(ctx, m.c.LockWait, m.c.Waiting, m.lockFiles(ctx)...); err != nil {
+	if err := tool.WaitUnlocked(ctx, m.c.LockWait, m.c.Waiting, m.lockFiles(ctx)...); err != nil {
 		return "", err
 	}
 	patience := time.NewTimer(m.c.LockWait)
@@ -217,6 +233,10 @@ func (m *Manager) run(ctx context.Context, name string, argv []string, limit tim
 			return out.Output, resource.Failed(mesh.ReasonTimeout, nil, "dnf was stopped after %s", limit).WithOutput(pkg.LastLines(out.Output, reportLines))
 		case out.ExitStatus == 0:
 			return out.Output, nil
+		}
+		if withoutRepositories(out.ExitStatus, out.Output) && len(onlyMain(argv)) < len(argv) {
+			argv = onlyMain(argv)
+			continue
 		}
 		failure := classify(out.Output, out.ExitStatus)
 		if resource.AsError(failure).Reason != mesh.ReasonLocked {
@@ -254,10 +274,11 @@ func (m *Manager) lockFiles(ctx context.Context) []string {
 // interrupted transaction leaves shows in the database as two versions.
 func (m *Manager) Repair(context.Context) error { return nil }
 
-// Refresh runs dnf makecache.
+// Refresh runs dnf makecache. --refresh alone leaves dnf5 content with what it
+// fetched a short while ago; an expiry of zero does not.
 func (m *Manager) Refresh(ctx context.Context) error {
 	argv := append([]string{m.c.Program}, m.options()...)
-	out, err := m.run(ctx, "update", append(argv, "makecache", "--refresh"), 15*time.Minute)
+	out, err := m.run(ctx, "update", append(argv, "--setopt=metadata_expire=0", "--setopt=*.metadata_expire=0", "makecache", "--refresh"), 15*time.Minute)
 	if errors.Is(err, pkg.ErrAdopted) {
 		return err
 	}

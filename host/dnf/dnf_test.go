@@ -36,10 +36,12 @@ type rpm struct {
 
 func newSystem(t *testing.T, offers ...rpm) *system {
 	t.Helper()
-	for _, tool := range []string{"dnf", "rpm", "createrepo_c"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("needs the real dnf and rpm, and createrepo_c to make a repository (Debian: apt-get install dnf rpm createrepo-c): %v", err)
-		}
+	_, noDnf := exec.LookPath("dnf")
+	_, noDnf5 := exec.LookPath("dnf5")
+	_, noRpm := exec.LookPath("rpm")
+	_, noCreate := exec.LookPath("createrepo_c")
+	if noDnf != nil && noDnf5 != nil || noRpm != nil || noCreate != nil {
+		t.Skip("needs the real dnf (or dnf5) and rpm, and createrepo_c to make a repository; Debian: apt-get install dnf rpm createrepo-c")
 	}
 	if os.Geteuid() != 0 {
 		t.Skip("must run as root: dnf installs nothing otherwise")
@@ -104,10 +106,15 @@ func (s *system) offer(t *testing.T, offers ...rpm) {
 }
 
 func (s *system) dnf() *dnf.Manager {
+	options := []string{"--config=" + s.path("dnf.conf"), "--installroot=" + s.path("root"), "--releasever=1"}
+	if _, err := exec.LookPath("dnf"); err != nil {
+		// dnf5 looks for repositories below the root unless it is told otherwise.
+		options = append(options, "--use-host-config")
+	}
 	return dnf.New(dnf.Config{
 		Runner:      s.runner,
 		LockWait:    time.Second,
-		Options:     []string{"-c", s.path("dnf.conf"), "--installroot=" + s.path("root"), "--releasever=1"},
+		Options:     options,
 		RPMOptions:  []string{"--root=" + s.path("root")},
 		LockFiles:   []string{s.path("root/root/.rpmdb/.rpm.lock"), s.path("root/var/lib/rpm/.rpm.lock"), s.path("root/usr/lib/sysimage/rpm/.rpm.lock")},
 		VersionLock: []string{s.path("versionlock.list"), s.path("versionlock.toml")},
@@ -117,6 +124,8 @@ func (s *system) dnf() *dnf.Manager {
 func (s *system) Manager(*testing.T) pkg.Manager { return s.dnf() }
 func (s *system) One() string                    { return "1-1" }
 func (s *system) Two() string                    { return "2-1" }
+
+func (s *system) Publish(t *testing.T) { s.offer(t, rpm{name: "late"}) }
 
 func (s *system) CutOff(t *testing.T) {
 	t.Helper()

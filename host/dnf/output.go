@@ -62,7 +62,8 @@ func parsePlan(output string) (pkg.Plan, error) {
 		if len(row) < 4 {
 			return fmt.Errorf("read dnf's plan: the row %q is not understood", strings.Join(row, " "))
 		}
-		step := pkg.Step{Name: row[0], Arch: row[1], Version: row[2]}
+		// dnf5 writes an epoch of zero, rpm does not.
+		step := pkg.Step{Name: row[0], Arch: row[1], Version: strings.TrimPrefix(row[2], "0:")}
 		if current == sectionRemove {
 			plan.Remove = append(plan.Remove, step)
 		} else {

@@ -111,6 +111,7 @@ func (c *Collector) repositoryLines(ctx context.Context, add addLine) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodHead, index, nil)
 	if err != nil {
 		add("repository", mesh.OutcomeFail, "the address of the mesh's repository is wrong: %v", err)
+		add("clock", mesh.OutcomeWarn, "not compared: there is no repository to ask for the time")
 		return
 	}
 	resp, err := http.DefaultClient.Do(req)
@@ -121,6 +122,7 @@ func (c *Collector) repositoryLines(ctx context.Context, add addLine) {
 	}
 	if err := resp.Body.Close(); err != nil {
 		add("repository", mesh.OutcomeWarn, "the answer of the mesh's repository broke off: %v", err)
+		add("clock", mesh.OutcomeWarn, "not compared: the answer of the repository broke off")
 		return
 	}
 	if resp.StatusCode != http.StatusOK {
@@ -145,24 +147,25 @@ func (c *Collector) repositoryLines(ctx context.Context, add addLine) {
 // own configuration names.
 func repositoryIndex() (string, error) {
 	if data, err := os.ReadFile(aptSource); err == nil {
-		uri, suite := field(string(data), "URIs:"), field(string(data), "Suites:")
+		uri, suite := field(string(data), "URIs", ":"), field(string(data), "Suites", ":")
 		if uri != "" && suite != "" {
 			return url.JoinPath(uri, "dists", suite, "InRelease")
 		}
 	}
 	if data, err := os.ReadFile(dnfSource); err == nil {
-		if uri := field(string(data), "baseurl="); uri != "" {
+		if uri := field(string(data), "baseurl", "="); uri != "" {
 			return url.JoinPath(uri, "repodata", "repomd.xml")
 		}
 	}
 	return "", errors.New("the mesh's repository is not configured on this machine")
 }
 
-func field(text, prefix string) string {
+// field returns the first word of the value of a key; empty when there is none.
+func field(text, key, separator string) string {
 	for line := range strings.Lines(text) {
-		if value, ok := strings.CutPrefix(strings.TrimSpace(line), prefix); ok {
-			first, _, _ := strings.Cut(strings.TrimSpace(value), " ")
-			return first
+		name, value, ok := strings.Cut(line, separator)
+		if words := strings.Fields(value); ok && strings.TrimSpace(name) == key && len(words) > 0 {
+			return words[0]
 		}
 	}
 	return ""

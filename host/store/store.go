@@ -86,12 +86,8 @@ func Open(ctx context.Context, dir string, expected bool, now func() time.Time) 
 		return nil, nil, err
 	}
 	s = &Store{db: db, dir: dir, now: now, changed: make(chan struct{}, 1)}
-	created, err := s.identify(ctx)
-	if err != nil {
+	if lost, err = s.identify(ctx, expected, lost); err != nil {
 		return nil, nil, errors.Join(err, db.Close())
-	}
-	if created && expected && lost == nil {
-		lost = &Lost{Detail: "the store was empty; a new one was begun"}
 	}
 	if err := s.sweep(); err != nil {
 		return nil, nil, errors.Join(err, db.Close())
@@ -146,9 +142,10 @@ func (s *Store) Close() error { return s.db.Close() }
 // ID is random and made with the store; sequence numbers belong to it.
 func (s *Store) ID() string { return s.id }
 
-// identify reads the id of the store, or gives it one when it is new.
-func (s *Store) identify(ctx context.Context) (created bool, err error) {
-	err = s.tx(ctx, func(tx *sql.Tx) error {
+// identify gives a new store its id, and in the same transaction puts the event
+// that an earlier one was lost among the messages.
+func (s *Store) identify(ctx context.Context, expected bool, lost *Lost) (*Lost, error) {
+	err := s.tx(ctx, func(tx *sql.Tx) error {
 		var err error
 		if s.id, err = meta(ctx, tx, metaStoreID); err != nil || s.id != "" {
 			return err
@@ -157,11 +154,19 @@ func (s *Store) identify(ctx context.Context) (created bool, err error) {
 		if _, err := rand.Read(raw[:]); err != nil {
 			return err
 		}
-		created = true
 		s.id = hex.EncodeToString(raw[:])
-		return setMeta(ctx, tx, metaStoreID, s.id)
+		if err := setMeta(ctx, tx, metaStoreID, s.id); err != nil {
+			return err
+		}
+		if expected && lost == nil {
+			lost = &Lost{Detail: "the store was empty; a new one was begun"}
+		}
+		if lost == nil {
+			return nil
+		}
+		return s.put(ctx, tx, mesh.FrameEvent, mesh.Event{Kind: mesh.EventStoreLost, Detail: lost.Detail, At: s.now()})
 	})
-	return created, err
+	return lost, err
 }
 
 // sweep drops content that an earlier life of this host did not store whole.

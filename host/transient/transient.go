@@ -202,8 +202,7 @@ func NewUnits(client *systemd.Client, beat func()) *Units {
 
 // Act implements reconcile.Units.
 func (u *Units) Act(ctx context.Context, unit, verb string) error {
-	u.beat()
-	defer u.beat()
+	defer turning(u.beat)()
 	bounded, cancel := context.WithTimeout(ctx, unitTimeout)
 	defer cancel()
 	before, err := u.client.Unit(bounded, unit)
@@ -232,11 +231,35 @@ func (u *Units) Act(ctx context.Context, unit, verb string) error {
 	return nil
 }
 
+// turning calls beat again and again until what it returns is called: for a
+// call that is bounded in itself.
+func turning(beat func()) (done func()) {
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		ticker := time.NewTicker(turn)
+		defer ticker.Stop()
+		for {
+			beat()
+			select {
+			case <-stop:
+				return
+			case <-ticker.C:
+			}
+		}
+	}()
+	return func() {
+		close(stop)
+		<-stopped
+	}
+}
+
 // DaemonReload implements reconcile.Units.
 func (u *Units) DaemonReload(ctx context.Context) error {
-	u.beat()
-	defer u.beat()
-	return u.client.DaemonReload(ctx)
+	defer turning(u.beat)()
+	bounded, cancel := context.WithTimeout(ctx, unitTimeout)
+	defer cancel()
+	return u.client.DaemonReload(bounded)
 }
 
 // journal returns the last lines of a unit, or why they cannot be had.

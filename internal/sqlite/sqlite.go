@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/mattn/go-sqlite3"
 )
@@ -76,8 +77,14 @@ func IsUnique(err error) bool {
 
 // IsFull reports whether err says that the disk is full.
 func IsFull(err error) bool {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return true
+	}
 	var se sqlite3.Error
-	return errors.As(err, &se) && se.Code == sqlite3.ErrFull
+	if !errors.As(err, &se) {
+		return false
+	}
+	return se.Code == sqlite3.ErrFull || se.SystemErrno == syscall.ENOSPC || se.SystemErrno == syscall.EDQUOT
 }
 
 func prepare(ctx context.Context, db *sql.DB, file string, fsys fs.FS) error {

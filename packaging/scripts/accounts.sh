@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # accounts: the user of the control plane and the group of its operators.
 accounts() {
 	if command -v systemd-sysusers >/dev/null 2>&1; then

@@ -79,6 +79,11 @@ func (f Flavour) packages() []string {
 	if f.RPM() {
 		list = append(list, string(f.Manager), "rpm")
 	}
+	if f.Manager == Dnf5 {
+		// Its plugin "local" is on by default and ends every transaction with an
+		// error where this is missing; the package only recommends it.
+		list = append(list, "createrepo-c")
+	}
 	return list
 }
 
@@ -91,7 +96,7 @@ func (f Flavour) key() string {
 		fmt.Fprintln(h, file)
 	}
 	if f.RPM() {
-		fmt.Fprintln(h, baseProvides, rpmFiles)
+		fmt.Fprintln(h, baseProvides, rpmFiles, rpmLinks)
 	}
 	return f.Name + "-" + hex.EncodeToString(h.Sum(nil))[:12]
 }

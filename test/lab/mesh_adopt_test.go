@@ -7,6 +7,7 @@ import (
 
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/control"
+	"github.com/meshctl/mesh/repo/openpgp"
 	"github.com/meshctl/mesh/test/fleet"
 	"github.com/meshctl/mesh/test/lab"
 )
@@ -40,6 +41,9 @@ func TestTheFirstNodeIsRaisedFromABundleAndEnrolsWithATokenLikeAnyOther(t *testi
 func TestTwoPrintedCommandsAdoptAMachineFromTheMeshsOwnSignedRepository(t *testing.T) {
 	onEachNode(t, func(t *testing.T, f *fleet.Fleet, h *lab.Host) {
 		wantVersion(t, h, "mesh-host", fleet.Version+"-1")
+		if _, err := f.AwaitNode(lab.TestContext(t), h.Name(), "to be connected", func(n control.NodeView) bool { return n.State == mesh.NodeEnrolled }); err != nil {
+			t.Fatal(err)
+		}
 		d, err := f.Node(lab.TestContext(t), h.Name())
 		if err != nil {
 			t.Fatal(err)
@@ -64,6 +68,15 @@ func TestTwoPrintedCommandsAdoptAMachineFromTheMeshsOwnSignedRepository(t *testi
 func TestAMachineWithAnotherKeyInstallsNothingFromTheRepository(t *testing.T) {
 	f := theMesh(t)
 	l, ctx := lab.Shared(t), lab.TestContext(t)
+	// The machines trust a key that somebody else made.
+	keys, err := openpgp.Open(t.TempDir(), openpgp.Options{Identity: "stranger"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stranger, err := keys.PublicArmored()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, flavour := range map[string]string{"nokey-apt": "bookworm-apt", "nokey-dnf": "trixie-dnf"} {
 		h, err := l.Ensure(ctx, name, flavour)
 		if err != nil {
@@ -77,8 +90,9 @@ func TestAMachineWithAnotherKeyInstallsNothingFromTheRepository(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The machine trusts a key that somebody else made.
-		must(t, h, `gpg --batch --quiet --passphrase '' --quick-generate-key stranger rsa2048 && gpg --armor --export stranger > /root/stranger.asc`)
+		if err := h.WriteFile(ctx, "/root/stranger.asc", stranger, 0o644); err != nil {
+			t.Fatal(err)
+		}
 		var lines []string
 		for line := range strings.Lines(script) {
 			switch {

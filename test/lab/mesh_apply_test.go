@@ -213,19 +213,18 @@ func TestOneThingThatCannotBeDoneIsFailedAndTheRestIsDone(t *testing.T) {
 func TestAPackageManagerThatSaysSuccessAndDoesNothingIsNotBelieved(t *testing.T) {
 	publish(t, theMesh(t), simple("fx-lie", "1.0"))
 	onEachNode(t, func(t *testing.T, f *fleet.Fleet, h *lab.Host) {
-		tools := "/usr/bin/apt-get"
+		tool := "/usr/bin/apt-get"
 		if h.Flavour().RPM() {
-			tools = "$(readlink -f /usr/bin/dnf5 /usr/bin/dnf 2>/dev/null | sort -u | xargs -r ls 2>/dev/null)"
+			tool = must(t, h, "readlink -f /usr/bin/dnf")
 		}
-		// The tool is covered, not replaced, so that the package database stays whole.
-		must(t, h, `printf '#!/bin/sh\nexit 0\n' > /root/liar; chmod 755 /root/liar; for tool in `+tools+`; do mount --bind /root/liar "$tool"; done`)
+		must(t, h, "mv "+tool+" "+tool+`.honest; printf '#!/bin/sh\nexit 0\n' > `+tool+"; chmod 755 "+tool)
 		declare(t, f, h, "lie", "  - package: fx-lie\n")
 		bad := failed(t, f, h, "package:fx-lie")
 		if bad.Status.Good() {
 			t.Errorf("a lie was believed: %+v", bad)
 		}
 		wantVersion(t, h, "fx-lie", "")
-		must(t, h, `for tool in `+tools+`; do umount "$tool"; done`)
+		must(t, h, "mv "+tool+".honest "+tool)
 		applied(t, f, h)
 		wantVersion(t, h, "fx-lie", "1.0-1")
 		undeclare(t, f, h, "lie")

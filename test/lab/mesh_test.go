@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -191,5 +190,3 @@ func eventually(t *testing.T, what string, cond func(ctx context.Context) (bool,
 		t.Fatal(err)
 	}
 }
-
-func trim(s string) string { return strings.TrimSpace(s) }

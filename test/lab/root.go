@@ -171,6 +171,15 @@ func finishRPM(ctx context.Context, dir string) error {
 	if err := os.MkdirAll(filepath.Join(dir, "etc/yum.repos.d"), 0o755); err != nil {
 		return err
 	}
+	for _, l := range rpmLinks {
+		// Debian's dnf4 package brings the name itself.
+		if _, err := os.Lstat(filepath.Join(dir, l.path)); !errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err := relink(l.target, filepath.Join(dir, l.path)); err != nil {
+			return err
+		}
+	}
 	out, err := inRoot(ctx, dir, "dpkg-query", "-W", "-f", "${source:Upstream-Version}", "systemd").Output()
 	if err != nil {
 		return fmt.Errorf("ask for the version of systemd: %w", err)

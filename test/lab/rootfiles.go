@@ -66,6 +66,12 @@ var rpmFiles = []rootFile{
 	{"/etc/dnf/dnf.conf", "[main]\ngpgcheck=1\nbest=True\nclean_requirements_on_remove=True\n", 0o644},
 }
 
+// rpmLinks are added to roots whose manager is dnf, where nothing has the name
+// yet. Distributions with dnf5 call it dnf as well; Debian's package does not.
+var rpmLinks = []struct{ path, target string }{
+	{"/usr/bin/dnf", "dnf5"},
+}
+
 // enabled are the units that a root starts, as (target, unit).
 var enabled = [][2]string{
 	{"multi-user.target", "mesh-lab-network.service"},

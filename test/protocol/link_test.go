@@ -66,7 +66,6 @@ func TestADeclarationArrivesOnTheOpenLinkWithoutAnyoneAsking(t *testing.T) {
 	})
 }
 
-// Shows: M7
 func TestANewerDeclarationStopsTheStoringOfAnOlderOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := startPair(t)
@@ -87,7 +86,6 @@ func TestANewerDeclarationStopsTheStoringOfAnOlderOne(t *testing.T) {
 	})
 }
 
-// Shows: M29
 func TestTheRecoveryCopyIsStoredBeforeAnyDeclaration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, p, h, hostKey, nodeKey := newNetwork(), newPolicy(), newHost("web-1"), newKey(t), newKey(t)
@@ -212,7 +210,7 @@ func TestAChangeOfTheNetworkIsUsedAtOnce(t *testing.T) {
 		p.network.setDown(true)
 		p.network.cut()
 		time.Sleep(time.Hour) // the waits between attempts are a minute long by now
-		for p.client.Status().Next.Sub(time.Now()) < 30*time.Second {
+		for time.Until(p.client.Status().Next) < 30*time.Second {
 			time.Sleep(time.Second)
 		}
 

@@ -130,7 +130,7 @@ func machineOf(name string) *fakeHost {
 	return h
 }
 
-// Shows: M1, M9, M23, M24, M25, M32
+// Shows: M1, M9, M32
 func TestAMachineEnrolsGetsWhatIsDeclaredAndCatchesUpAfterItWasAway(t *testing.T) {
 	c, key := startRealControl(t), newKey(t)
 	c.enrol(t, key, "web-1")

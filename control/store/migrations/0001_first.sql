@@ -68,7 +68,7 @@ CREATE TABLE revisions (
 
 -- What nodes get is stored once for all nodes that get the same.
 CREATE TABLE bodies (
-  id        INTEGER PRIMARY KEY,
+  id        INTEGER PRIMARY KEY AUTOINCREMENT,
   hash      BLOB NOT NULL UNIQUE,
   resources TEXT NOT NULL
 ) STRICT;

@@ -338,6 +338,26 @@ func messagesAreRecordedOnce(t *testing.T, s control.Store, reopen func() contro
 	if len(events) != 1+4 {
 		t.Errorf("%d events are recorded, want that of the enrolment and 4", len(events))
 	}
+
+	seq := control.Sequence{StoreID: "a", Number: 7}
+	for i, status := range []mesh.Status{mesh.StatusOK, mesh.StatusFailed} {
+		fresh, err := s.StoreReport(t.Context(), control.ReportTx{Node: "web-1", Sequence: seq, Report: mesh.Report{Generation: 3, Results: []mesh.Result{result("file:/a", status)}}, State: mesh.GenerationApplied, At: start})
+		must(t, err)
+		equal(t, "report is fresh", fresh, i == 0)
+	}
+	results, err := s.Results(t.Context(), "web-1")
+	must(t, err)
+	equal(t, "results", results, []mesh.Result{result("file:/a", mesh.StatusOK)})
+
+	seq.Number = 8
+	for i, wrote := range []string{"first", "second"} {
+		fresh, err := s.StoreOwned(t.Context(), control.OwnedTx{Node: "web-1", Sequence: seq, Change: mesh.OwnedChange{Full: true, Owned: []mesh.Owned{owned("file:/a", wrote)}}, Mode: control.OwnedAsSaid})
+		must(t, err)
+		equal(t, "change of the recovery copy is fresh", fresh, i == 0)
+	}
+	copied, err := s.Owned(t.Context(), "web-1")
+	must(t, err)
+	equal(t, "recovery copy", copied, []mesh.Owned{owned("file:/a", "first")})
 }
 
 func reportsChangeResults(t *testing.T, s control.Store, _ func() control.Store) {

@@ -61,7 +61,7 @@ func (p *Provider) applyOnce(ctx context.Context, changes []resource.Change, err
 			jobs = append(jobs, j)
 		}
 	}
-	if err := p.run(ctx, db, jobs, errs); err != nil {
+	if err := p.run(ctx, jobs, errs); err != nil {
 		return err
 	}
 	return p.markManual(ctx, changes, errs)
@@ -204,7 +204,7 @@ func (p *Provider) removeOnce(ctx context.Context, owned []mesh.Owned, errs []er
 			marks = append(marks, i)
 		}
 	}
-	if err := p.run(ctx, db, out, errs); err != nil {
+	if err := p.run(ctx, out, errs); err != nil {
 		return err
 	}
 	for _, j := range out {
@@ -228,11 +228,7 @@ func needed(name string, err error) error {
 // bringBack installs again what the mesh had removed: in the version that was
 // there, or, where that cannot be had any more, in the one that can.
 func (p *Provider) bringBack(ctx context.Context, jobs []job, errs []error) error {
-	db, err := p.read(ctx)
-	if err != nil || len(jobs) == 0 {
-		return nil
-	}
-	if err := p.run(ctx, db, jobs, errs); err != nil {
+	if err := p.run(ctx, jobs, errs); err != nil {
 		return err
 	}
 	var again []job
@@ -244,7 +240,7 @@ func (p *Provider) bringBack(ctx context.Context, jobs []job, errs []error) erro
 		errs[j.index] = nil
 		again = append(again, j)
 	}
-	return p.run(ctx, db, again, errs)
+	return p.run(ctx, again, errs)
 }
 
 func (p *Provider) markAuto(ctx context.Context, owned []mesh.Owned, marks []int, errs []error) error {

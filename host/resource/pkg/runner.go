@@ -1,13 +1,9 @@
 package pkg
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
-	"os/exec"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -60,66 +56,6 @@ type Reading struct {
 	ExitStatus int
 	Stdout     string
 	Stderr     string
-}
-
-// Exec is the Reader that runs children of this process.
-type Exec struct {
-	// Timeout bounds one run. Zero: five minutes.
-	Timeout time.Duration
-}
-
-const (
-	readTimeout = 5 * time.Minute
-	readLimit   = 64 << 20
-)
-
-// Read runs argv with env as its whole environment.
-func (e Exec) Read(ctx context.Context, argv, env []string) (Reading, error) {
-	limit := e.Timeout
-	if limit == 0 {
-		limit = readTimeout
-	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	var stdout, stderr bounded
-	stdout.limit, stderr.limit = readLimit, readLimit
-	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.Env = env
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = 2 * time.Second
-	err := cmd.Run()
-	r := Reading{Stdout: stdout.String(), Stderr: stderr.String()}
-	var exit *exec.ExitError
-	switch {
-	case ctx.Err() != nil:
-		return r, fmt.Errorf("run %s: %w", argv[0], ctx.Err())
-	case stdout.over || stderr.over:
-		return r, fmt.Errorf("run %s: it wrote more than %d bytes", argv[0], readLimit)
-	case errors.As(err, &exit) && exit.Exited():
-		r.ExitStatus = exit.ExitCode()
-		return r, nil
-	case err != nil:
-		return r, fmt.Errorf("run %s: %w", argv[0], err)
-	}
-	return r, nil
-}
-
-// bounded keeps up to limit bytes and notes when there were more.
-type bounded struct {
-	bytes.Buffer
-	limit int
-	over  bool
-}
-
-func (b *bounded) Write(p []byte) (int, error) {
-	if room := b.limit - b.Len(); len(p) > room {
-		b.over = true
-		b.Buffer.Write(p[:max(room, 0)])
-		return len(p), nil
-	}
-	return b.Buffer.Write(p)
 }
 
 // LastLines returns the last n lines of a tool's output, for a report.

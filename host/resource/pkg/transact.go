@@ -52,7 +52,7 @@ func (j job) done(db *database) bool {
 // run does as many of the jobs as can be done, in one transaction if possible,
 // and puts an error for each of the others into errs. It returns ErrAdopted
 // when everything has to be decided anew.
-func (p *Provider) run(ctx context.Context, db *database, jobs []job, errs []error) error {
+func (p *Provider) run(ctx context.Context, jobs []job, errs []error) error {
 	if len(jobs) == 0 {
 		return nil
 	}

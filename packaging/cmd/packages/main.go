@@ -109,6 +109,14 @@ func build(ctx context.Context, s settings) error {
 		if err != nil {
 			return err
 		}
+		if len(s.only) > 0 || len(s.formats) == 1 {
+			continue // a bundle holds all packages in both formats
+		}
+		bundle := filepath.Join(filepath.Dir(filepath.Clean(s.out)), "bundle", o.Arch)
+		if err := packaging.WriteBundle(bundle, o.Version, built); err != nil {
+			return err
+		}
+		fmt.Println(bundle)
 	}
 	return nil
 }

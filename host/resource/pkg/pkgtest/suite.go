@@ -22,6 +22,8 @@ type System interface {
 	// One and Two are versions as the database writes them.
 	One() string
 	Two() string
+	// Publish adds a package named late to the repository.
+	Publish(t *testing.T)
 	// CutOff makes the repository unreachable.
 	CutOff(t *testing.T)
 	// Lock takes the package manager's lock, as somebody else, until the test
@@ -45,6 +47,7 @@ func Run(t *testing.T, system func(t *testing.T) System) {
 		{"what cannot be satisfied is an error and changes nothing", cannotSatisfy},
 		{"simulating a removal names what needs the package", simulatesRemoval},
 		{"what was removed is gone and what it brought along stays", removes},
+		{"what was published a moment ago is there after a refresh", publishedNow},
 		{"a repository that does not answer is an error", refreshFails},
 		{"a held lock defers and changes nothing", locked},
 		{"a ruined database is unknown and not empty", ruined},
@@ -210,6 +213,16 @@ func removes(t *testing.T, _ System, m pkg.Manager) {
 	}
 	if got, fx := version(t, m, "needs"), version(t, m, "fx"); got != "" || fx == "" {
 		t.Errorf("needs is %q and fx %q; want needs gone and fx there", got, fx)
+	}
+}
+
+func publishedNow(t *testing.T, s System, m pkg.Manager) {
+	refresh(t, m)
+	s.Publish(t)
+	refresh(t, m)
+	install(t, m, pkg.Target{Name: "late", Version: s.One()})
+	if v := version(t, m, "late"); v != s.One() {
+		t.Errorf("late is installed as %q", v)
 	}
 }
 

@@ -1,0 +1,259 @@
+//go:build fault
+
+package host_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	mesh "github.com/meshctl/mesh"
+	"github.com/meshctl/mesh/host"
+	"github.com/meshctl/mesh/host/reconcile"
+	"github.com/meshctl/mesh/host/resource"
+	"github.com/meshctl/mesh/host/resource/file"
+	"github.com/meshctl/mesh/host/store"
+	"github.com/meshctl/mesh/internal/fault"
+)
+
+// A life is one process of the daemon, over directories that outlive it: a
+// machine that is a directory, the store, and the settings. It enrols when it
+// has not, takes the declaration that it lacks, applies it, and ends.
+const envLife = "MESH_TEST_LIFE"
+
+func TestMain(m *testing.M) {
+	dir := os.Getenv(envLife)
+	if dir == "" {
+		os.Exit(m.Run())
+	}
+	if err := live(context.Background(), dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+const (
+	blob     = "content that travels by itself"
+	original = "the admin's own\n"
+)
+
+// declarations are what the control plane sends, one after the other.
+func declarations(machine string) []mesh.Declaration {
+	spec := func(f mesh.FileSpec, content string) *mesh.FileSpec {
+		f.Type = mesh.FileRegular
+		f.SetContent([]byte(content))
+		return &f
+	}
+	travels := spec(mesh.FileSpec{}, blob)
+	travels.Content = nil
+	at := func(name string, f *mesh.FileSpec) mesh.Resource {
+		return mesh.Resource{Kind: mesh.KindFile, Name: filepath.Join(machine, name), File: f}
+	}
+	first := mesh.Declaration{Node: "web-1", Generation: 1, Resources: []mesh.Resource{
+		at("dir", &mesh.FileSpec{Type: mesh.FileDirectory}), at("dir/made", travels),
+		at("replaced", spec(mesh.FileSpec{Mode: "0600"}, "1\n")), at("link", &mesh.FileSpec{Type: mesh.FileSymlink, Target: "replaced"}),
+		at("unwanted", &mesh.FileSpec{Absent: true}), at("stays", spec(mesh.FileSpec{}, "1\n")),
+	}}
+	second := mesh.Declaration{Node: "web-1", Generation: 2, Resources: []mesh.Resource{at("stays", spec(mesh.FileSpec{}, "2\n"))}}
+	for _, r := range first.Resources[:5] {
+		second.Released = append(second.Released, r.ID())
+	}
+	return []mesh.Declaration{first, second}
+}
+
+// before is the machine before the mesh, after is it at the end.
+var (
+	before = map[string]string{"replaced": original, "unwanted": original, "others": original}
+	after  = map[string]string{"replaced": original, "unwanted": original, "others": original, "stays": "2\n"}
+)
+
+func live(ctx context.Context, dir string) (err error) {
+	st, _, err := store.Open(ctx, filepath.Join(dir, "state"), false, time.Now)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, st.Close()) }()
+	quiet := slog.New(slog.DiscardHandler)
+	settings := filepath.Join(dir, "host.yaml")
+	s, err := host.LoadSettings(settings)
+	if err != nil {
+		return err
+	}
+	h := host.New(host.Config{
+		Store: st, Describer: machine{}, Enroller: &control{}, Bundles: &bundles{}, Settings: s,
+		Reconciler: reconcile.New(reconcile.Config{
+			Store: st, Now: time.Now, Log: quiet,
+			Providers: []resource.Provider{file.New(file.Config{Content: st})},
+		}),
+		Save:   func(s host.Settings) error { return host.SaveSettings(settings, s) },
+		Dial:   func(host.Settings, *host.Host) host.Link { return &link{} },
+		Settle: func(context.Context) error { return nil },
+		Notify: &serviceManager{}, Now: time.Now, Log: quiet, Beats: host.NewBeats(time.Now),
+	})
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- h.Run(ctx) }()
+	if !s.Enrolled() {
+		if _, err := h.Enrol(ctx, token); err != nil {
+			return err
+		}
+	}
+	for _, d := range declarations(filepath.Join(dir, "machine")) {
+		status, err := h.Status(ctx)
+		if err != nil {
+			return err
+		}
+		if status.Held < d.Generation {
+			fetch := func(_ context.Context, _ string, w io.Writer) error { _, err := io.WriteString(w, blob); return err }
+			if r, err := h.Declare(ctx, d, fetch); err != nil || r.Refused != "" {
+				return fmt.Errorf("declare %s: refused %q: %w", d.Generation, r.Refused, err)
+			}
+		}
+		if status, err = h.Look(ctx); err != nil {
+			return err
+		}
+		if status.Applied < d.Generation {
+			return fmt.Errorf("%s was not applied: %+v", d.Generation, status.Results)
+		}
+	}
+	cancel()
+	return <-ended
+}
+
+// Shows: M4, M5, M6
+func TestADaemonThatDiesAtAnyPointComesBackAndFinishes(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("files are written as root")
+	}
+	points := faultPoints(t)
+	for _, point := range points {
+		t.Run(point, func(t *testing.T) {
+			dir := t.TempDir()
+			place := filepath.Join(dir, "machine")
+			if err := os.Mkdir(place, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			for name, content := range before {
+				if err := os.WriteFile(filepath.Join(place, name), []byte(content), 0o640); err != nil {
+					t.Fatal(err)
+				}
+			}
+			died := 0
+			// Every life dies at the point, until a life no longer gets further
+			// than the one before it.
+			for range 4 {
+				if life(t, dir, fault.EnvPoint+"="+point) {
+					died++
+				}
+			}
+			if died == 0 {
+				t.Fatal("no life came to this point, so nothing is known of dying there")
+			}
+			if life(t, dir, fault.EnvPoint+"=") {
+				t.Fatal("a life without the point died")
+			}
+			arrived(t, dir)
+		})
+	}
+}
+
+func life(t *testing.T, dir, where string) (died bool) {
+	t.Helper()
+	child := exec.Command(os.Args[0])
+	child.Env = append(os.Environ(), envLife+"="+dir, where)
+	out, err := child.CombinedOutput()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL {
+		return true
+	}
+	if err != nil {
+		t.Fatalf("a life ended with %v and not by the point:\n%s", err, out)
+	}
+	return false
+}
+
+// arrived judges the machine, and what is said of it.
+func arrived(t *testing.T, dir string) {
+	t.Helper()
+	there := make(map[string]string)
+	entries, err := os.ReadDir(filepath.Join(dir, "machine"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		data, err := os.ReadFile(filepath.Join(dir, "machine", e.Name()))
+		if err != nil {
+			t.Errorf("%s is left: %v", e.Name(), err)
+		}
+		there[e.Name()] = string(data)
+		info, err := e.Info()
+		if _, was := before[e.Name()]; was && (err != nil || info.Mode() != 0o640) {
+			t.Errorf("%s was put back with mode %v, %v", e.Name(), info.Mode(), err)
+		}
+	}
+	if !maps.Equal(there, after) {
+		t.Errorf("the machine holds %q", there)
+	}
+	s, err := host.LoadSettings(filepath.Join(dir, "host.yaml"))
+	if err != nil || s.Node != "web-1" {
+		t.Errorf("the settings are %+v, %v", s, err)
+	}
+	st, lost, err := store.Open(t.Context(), filepath.Join(dir, "state"), true, time.Now)
+	if err != nil || lost != nil {
+		t.Fatalf("open the store: %v, lost %+v", err, lost)
+	}
+	defer func() {
+		if err := st.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	sum, err := st.Summary(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	owned, err := st.RecoveryCopy(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sum.Held != 2 || sum.Applied != 2 || len(sum.Ledger) != 1 || !sum.Ledger[0].Status.Good() || len(owned) != 1 || owned[0].Made != mesh.MadeCreated {
+		t.Errorf("it holds %s, applied %s, ledger %+v, owns %d", sum.Held, sum.Applied, sum.Ledger, len(owned))
+	}
+}
+
+var pointCall = regexp.MustCompile(`fault\.Point\("([^"]+)"\)`)
+
+// faultPoints lists the points in the code of the host.
+func faultPoints(t *testing.T) []string {
+	t.Helper()
+	var names []string
+	err := filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		source, err := os.ReadFile(path)
+		for _, match := range pointCall.FindAllSubmatch(source, -1) {
+			names = append(names, string(match[1]))
+		}
+		return err
+	})
+	if err != nil || len(names) == 0 {
+		t.Fatalf("found the points %q: %v", names, err)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
