@@ -17,8 +17,10 @@
 //     comes from a repository that the test serves.
 //   - Host clocks are the machine's clock.
 //
-// The lab touches nothing of the machine but its own network namespace, its
-// own control groups, the mounts of its hosts' roots and two directories: the
-// cache ($MESH_LAB_CACHE, else /var/cache/mesh-lab) and the records of what
-// it started (/run/mesh-lab). It needs root.
+// The lab raises one limit of the machine's kernel where it is too low for a
+// fleet of service managers under one user (fs.inotify.max_user_instances), and
+// leaves it raised. Otherwise it touches nothing of the machine but its own
+// network namespace, its own control groups, the mounts of its hosts' roots and
+// two directories: the cache ($MESH_LAB_CACHE, else /var/cache/mesh-lab) and the
+// records of what it started (/run/mesh-lab). It needs root.
 package lab

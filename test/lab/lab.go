@@ -131,6 +131,9 @@ func take(ctx context.Context, log io.Writer) (*Lab, error) {
 		return nil, fmt.Errorf("make the lab's directory: %w", err)
 	}
 	log = &lineWriter{w: log}
+	if err := raiseLimits(log); err != nil {
+		return nil, err
+	}
 	unlock, err := lockFile(ctx, log, p.runDir()+"/lock", "another process has the lab")
 	if err != nil {
 		return nil, fmt.Errorf("lock the lab: %w", err)

@@ -20,7 +20,17 @@ func everyFlavour(t *testing.T, story string, tell func(t *testing.T, h *lab.Hos
 	for flavour, short := range map[string]string{"bookworm-apt": "b", "bullseye-apt": "u", "trixie-dnf": "t", "sid-dnf5": "s"} {
 		t.Run(flavour, func(t *testing.T) {
 			t.Parallel()
-			tell(t, host(t, story+"-"+short, flavour))
+			h := host(t, story+"-"+short, flavour)
+			t.Cleanup(func() {
+				// A story's host is of no use to another; a failed one is kept to be looked at.
+				if t.Failed() {
+					return
+				}
+				if err := h.PowerLoss(context.WithoutCancel(lab.TestContext(t))); err != nil {
+					t.Errorf("switch %s off: %v", h.Name(), err)
+				}
+			})
+			tell(t, h)
 		})
 	}
 }

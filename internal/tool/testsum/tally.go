@@ -27,6 +27,9 @@ type test struct {
 	outcome   string // pass, fail, skip; empty while it has not ended
 	output    []string
 	parent    bool // it has subtests, which are counted instead of it
+	// ran: the go command spoke of it. A subtest whose name holds a slash seems
+	// to lie below a test that there never was.
+	ran bool
 }
 
 // tally counts what a run of tests did. The zero value is not usable; make one
@@ -81,6 +84,7 @@ func (t *tally) line(line []byte) {
 		return
 	}
 	current := t.test(pkg, e.Test)
+	current.ran = true
 	switch e.Action {
 	case "output":
 		current.output = append(current.output, e.Output)
@@ -153,7 +157,7 @@ func (t *tally) print(lines []string) {
 func (t *tally) of(pkg string) []*test {
 	var tests []*test
 	for _, each := range t.tests {
-		if pkg == "" || each.pkg == pkg {
+		if each.ran && (pkg == "" || each.pkg == pkg) {
 			tests = append(tests, each)
 		}
 	}

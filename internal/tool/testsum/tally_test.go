@@ -53,6 +53,7 @@ func TestFine(t *testing.T) {}
 func TestParts(t *testing.T) {
 	t.Run("one", func(t *testing.T) {})
 	t.Run("two", func(t *testing.T) { t.Error("two is not right") })
+	t.Run("three/with a slash in its name", func(t *testing.T) {})
 }
 
 func TestElsewhere(t *testing.T) { t.Skip("needs a tape drive") }
@@ -64,7 +65,7 @@ func TestEveryTestIsCountedOnceAndTheFailureIsShown(t *testing.T) {
 		"two is not right",
 		"SKIPPED example.test/m TestElsewhere: needs a tape drive",
 		"FAILED  example.test/m TestParts/two",
-		"2 passed, 1 failed, 1 skipped\n",
+		"3 passed, 1 failed, 1 skipped\n",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("the summary lacks %q:\n%s", want, got)
