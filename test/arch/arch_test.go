@@ -9,7 +9,47 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"golang.org/x/mod/modfile"
 )
+
+// Shows: M34
+func TestTheRepositoryStandsOnTheGivenLibrariesAndRooms(t *testing.T) {
+	for _, name := range []string{
+		"host", "control", "repo", "packaging", "systemd", "rollback", "cmd", "test", "adr", "docs",
+		"go.mod", "go.sum", "Makefile", ".goreleaser.yaml",
+	} {
+		if _, err := os.Stat("../../" + name); err != nil {
+			t.Errorf("the top level lacks %s: %v", name, err)
+		}
+	}
+	data, err := os.ReadFile("../../go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mod, err := modfile.Parse("go.mod", data, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	direct := map[string]string{}
+	for _, r := range mod.Require {
+		if !r.Indirect {
+			direct[r.Mod.Path] = r.Mod.Version
+		}
+	}
+	for path, version := range map[string]string{
+		"github.com/coreos/go-systemd/v22": "",
+		"github.com/godbus/dbus/v5":        "",
+		"github.com/goreleaser/nfpm/v2":    "v2.45.2",
+		"github.com/mattn/go-sqlite3":      "",
+		"golang.org/x/crypto":              "",
+		"github.com/spf13/cobra":           "",
+	} {
+		if got, there := direct[path]; !there || version != "" && got != version {
+			t.Errorf("go.mod has %s at %q, want it directly, at %q (empty: any)", path, got, version)
+		}
+	}
+}
 
 func TestTheSourceOfThisRepositoryKeepsToItsLayering(t *testing.T) {
 	tree, err := Read(os.DirFS("../.."))
