@@ -66,11 +66,12 @@ func FlavourNamed(name string) (Flavour, error) {
 const recipe = "1"
 
 // basePackages are in every root: an init system, a package manager, and what
-// an operator needs to adopt a host by hand. Everything else that a test
+// an operator needs to adopt a host by hand, and a name service that holds
+// accounts outside of /etc/passwd. Everything else that a test
 // needs comes in through the mesh's repository, as it would on a real host.
 var basePackages = []string{
 	"apt", "ca-certificates", "curl", "dbus", "gpg", "gpgv", "iproute2",
-	"iputils-ping", "passwd", "procps", "systemd", "systemd-sysv",
+	"iputils-ping", "libnss-extrausers", "passwd", "procps", "systemd", "systemd-sysv",
 }
 
 // packages is the include list of the flavour's root.
