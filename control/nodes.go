@@ -44,7 +44,8 @@ func (n *node) view(bad []mesh.Result) NodeView {
 		Node: n.Name, State: n.stateNow(), Declared: n.Declared, Held: n.Held, Applied: n.Applied,
 		Failed: n.failures(bad), LastContact: n.contact, Eligible: n.Briefing.Eligible(),
 	}
-	v.Retiring, v.Note = n.Retiring && n.State == mesh.NodeEnrolled, n.remark()
+	member := n.State == mesh.NodeEnrolled
+	v.Retiring, v.Ahead, v.Unheard, v.Note = member && n.Retiring, member && n.Ahead, member && n.Unheard, n.remark()
 	switch {
 	case n.State != mesh.NodeEnrolled:
 	case n.Ahead || n.Unheard:

@@ -92,6 +92,10 @@ type NodeView struct {
 	Eligible bool `json:"eligible"`
 	// Retiring: the node leaves when it has applied its final declaration.
 	Retiring bool `json:"retiring,omitempty"`
+	// Ahead: the node holds a generation that is not known here; see Recover.
+	// Unheard: it was not heard of since the control plane was restored.
+	Ahead   bool `json:"ahead,omitempty"`
+	Unheard bool `json:"unheard,omitempty"`
 	// Note says in a few words what the other fields cannot. Empty: nothing.
 	Note string `json:"note,omitempty"`
 }
