@@ -84,6 +84,9 @@ const (
 	CodeNotFound Code = "not-found"
 	// CodeDenied: the caller may not do this.
 	CodeDenied Code = "denied"
+	// CodeRetired: the node has left the mesh, and everything that the mesh owned
+	// on it was gone or put back when it did.
+	CodeRetired Code = "retired"
 	// CodeUnavailable: it may work later; nothing was done.
 	CodeUnavailable Code = "unavailable"
 	// CodeInternal: a fault of ours; the log has more.

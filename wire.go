@@ -50,6 +50,7 @@ const (
 	FrameHeartbeat FrameType = "heartbeat"
 	FrameEvent     FrameType = "event"
 	FrameProof     FrameType = "proof"
+	FrameGoodbye   FrameType = "goodbye"
 )
 
 // Frames from the control plane.
@@ -62,15 +63,16 @@ const (
 	FrameProve    FrameType = "prove"
 	FrameAck      FrameType = "ack"
 	FrameRevoked  FrameType = "revoked"
+	FrameNotice   FrameType = "notice"
 )
 
 // Frame is one message on the link: four bytes of big-endian length, then this
 // as JSON. Fields that a reader does not know are ignored.
 type Frame struct {
 	Type FrameType `json:"type"`
-	// Seq is set on messages that must not be lost (report, owned, event). It
-	// grows by at least one from message to message of one host store, and the
-	// control plane answers each with an ack after its own commit.
+	// Seq is set on messages that must not be lost (report, owned, event,
+	// goodbye). It grows by at least one from message to message of one host
+	// store, and the control plane answers each with an ack after its own commit.
 	Seq  uint64          `json:"seq,omitempty"`
 	Body json.RawMessage `json:"body,omitempty"`
 }
@@ -190,9 +192,26 @@ func OwnedDigest(owned []Owned) string {
 	return digestJSON(byID)
 }
 
-// Recover hands the recovery copy to a host whose store is new.
+// Recover hands the recovery copy to a host whose store is new. A copy that is
+// too long for one frame comes in several, all before any declaration.
 type Recover struct {
 	Owned []Owned `json:"owned"`
+	// More: another part of the copy follows.
+	More bool `json:"more,omitempty"`
+}
+
+// Goodbye is what a host says after it has applied its final declaration and
+// owns nothing any more. The control plane commits that the node has retired,
+// and then refuses it with CodeRetired: only that answer makes the host forget
+// its mesh.
+type Goodbye struct {
+	// Generation is that of the final declaration.
+	Generation Generation `json:"generation"`
+}
+
+// Notice tells a host something that its admin should know. The link stays.
+type Notice struct {
+	Message string `json:"message"`
 }
 
 // Heartbeat makes silence mean something.

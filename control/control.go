@@ -23,6 +23,19 @@ type Waker interface {
 	Close(reason string)
 }
 
+// Teller is a Waker that can tell the host something and keep the link.
+type Teller interface {
+	// Tell hands over a notice. It does not wait.
+	Tell(message string)
+}
+
+// What the reason of Waker.Close begins with when the host has to know more than
+// that this link ends.
+const (
+	ReasonRevoked = "revoked"
+	ReasonRetired = "retired"
+)
+
 // ReasonDeclaredTwice is the reason shown for a node that cannot get what its
 // declarations say, because they contradict each other or cannot be evaluated.
 const ReasonDeclaredTwice mesh.Reason = "declarations-contradict"
@@ -199,7 +212,7 @@ func (c *Control) load(ctx context.Context) error {
 	}
 	for _, r := range records {
 		n := &node{NodeRecord: r, facts: assign.NewFacts(r.Name, r.Labels, r.Profile), contact: r.LastContact, stored: r.LastContact}
-		if r.State == mesh.NodeEnrolled && r.Briefing.Eligible() {
+		if r.State == mesh.NodeEnrolled && r.Briefing.Eligible() && !r.Retiring {
 			n.faults = c.set.Compile(n.facts).Faults
 		}
 		c.nodes[r.Name] = n

@@ -201,7 +201,7 @@ func (c *Control) consequences(ctx context.Context, name string, before, after *
 	c.mu.Lock()
 	var affected []node
 	for _, n := range c.nodes {
-		if n.State == mesh.NodeEnrolled && n.Briefing.Eligible() {
+		if n.State == mesh.NodeEnrolled && n.Briefing.Eligible() && !n.Retiring {
 			affected = append(affected, *n)
 		}
 	}
@@ -248,6 +248,13 @@ func (c *Control) consequences(ctx context.Context, name string, before, after *
 		if r.Resources, err = stager.stage(ctx, r.Resources); err != nil {
 			return nil, nil, err
 		}
+		fault, err := stager.fits(r.Resources)
+		if err != nil {
+			return nil, nil, err
+		}
+		if fault != nil {
+			return nil, nil, &mesh.Error{Code: mesh.CodeInvalid, Message: fmt.Sprintf("declaration %s is refused and nothing was written", name), Details: mesh.Problems{{Message: refusal(r.Node, *fault)}}}
+		}
 	}
 	return records, faults, nil
 }
@@ -293,16 +300,7 @@ func (c *Control) Declaration(ctx context.Context, name string, revision int64) 
 	if r.Removed {
 		return view, nil
 	}
-	doc := r.Document
-	doc.Resources = slices.Clone(doc.Resources)
-	for i := range doc.Resources {
-		if file := doc.Resources[i].File; file != nil && file.Sensitive {
-			bare := *file
-			bare.Content, bare.SHA256, bare.Size = nil, "", 0
-			doc.Resources[i].File = &bare
-		}
-	}
-	view.Document = &doc
+	view.Document = hidden(r.Document, r.Document.Resources)
 	return view, nil
 }
 

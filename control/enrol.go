@@ -22,7 +22,14 @@ const (
 	EventCloned        mesh.EventKind = "identity-used-twice"
 	EventMachineShared mesh.EventKind = "machine-id-shared"
 	EventAhead         mesh.EventKind = "generation-ahead"
+	EventConfirmed     mesh.EventKind = "generation-confirmed"
 	EventBundle        mesh.EventKind = "bundle-not-taken"
+	EventRetiring      mesh.EventKind = "retiring"
+	EventStays         mesh.EventKind = "retiring-cancelled"
+	EventRetired       mesh.EventKind = "retired"
+	EventLabels        mesh.EventKind = "labels-changed"
+	EventEligible      mesh.EventKind = "eligible"
+	EventIneligible    mesh.EventKind = "ineligible"
 )
 
 // BootstrapDeclaration is the name under which the declaration of the first
@@ -205,8 +212,17 @@ func (c *Control) enrolment(ctx context.Context, token TokenRecord, key, remote 
 	}
 	record, faults := next(n, set, ids, why, now)
 	if record != nil {
-		if record.Resources, err = c.newStager().stage(ctx, record.Resources); err != nil {
+		s := c.newStager()
+		if record.Resources, err = s.stage(ctx, record.Resources); err != nil {
 			return EnrolTx{}, nil, nil, err
+		}
+		fault, err := s.fits(record.Resources)
+		if err != nil {
+			return EnrolTx{}, nil, nil, err
+		}
+		if fault != nil {
+			// Adoption completes; the fault is shown with the node.
+			return tx, []assign.Fault{*fault}, source, nil
 		}
 		tx.Generation = record
 		tx.Node.Floor = record.Generation

@@ -3,6 +3,7 @@ package control
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -17,7 +18,15 @@ const (
 	inlineBudget = 4 << 20
 	// resourceLimit bounds the resources of a document and of a declaration.
 	resourceLimit = 10_000
+	// resourcesBudget bounds what one node gets in the form in which it travels,
+	// and releasedBudget the names that are released with it, so that both fit
+	// into a frame.
+	resourcesBudget = 11 << 20
+	releasedBudget  = 4 << 20
 )
+
+// finalDigest is the content digest of every final declaration.
+var finalDigest = mesh.Declaration{Final: true}.ContentDigest()
 
 // occasion is why it is decided anew what a node gets.
 type occasion string
@@ -29,6 +38,11 @@ const (
 	occasionLearned occasion = "learned"
 	// occasionEnrolled: the node holds what another life of it left.
 	occasionEnrolled occasion = "enrolled"
+	// occasionRetired: an operator said that the node retires.
+	occasionRetired occasion = "retired"
+	// occasionConfirmed: an operator confirmed that what the node holds, and is
+	// not known here, is to be superseded.
+	occasionConfirmed occasion = "confirmed"
 )
 
 // next decides what a node gets after set and facts. It returns nil when
@@ -36,9 +50,17 @@ const (
 // what its declarations say. The resources of the record are not staged yet.
 //
 // A node that no declaration selects and that never got anything gets nothing:
-// no declaration known is something else than an empty declaration.
+// no declaration known is something else than an empty declaration. A node that
+// retires gets the final declaration, whatever its declarations say.
 func next(n node, set *assign.Set, owned []mesh.ResourceID, why occasion, at time.Time) (*GenerationRecord, []assign.Fault) {
-	if n.State != mesh.NodeEnrolled || !n.Briefing.Eligible() {
+	switch {
+	case n.State != mesh.NodeEnrolled, n.Unheard:
+		return nil, nil
+	case n.Ahead && why != occasionConfirmed:
+		return nil, nil
+	case n.Retiring:
+		return final(n, owned, why, at), nil
+	case !n.Briefing.Eligible():
 		return nil, nil
 	}
 	compiled := set.Compile(n.facts)
@@ -48,16 +70,8 @@ func next(n node, set *assign.Set, owned []mesh.ResourceID, why occasion, at tim
 	if len(compiled.Resources) > resourceLimit {
 		return nil, []assign.Fault{{Detail: fmt.Sprintf("its declarations come to %d resources; the limit is %d", len(compiled.Resources), resourceLimit)}}
 	}
-	var released []mesh.ResourceID
-	for _, id := range owned {
-		if !compiled.Has(id) {
-			released = append(released, id)
-		}
-	}
-	slices.Sort(released)
+	released := release(owned, compiled.Has)
 	switch {
-	case n.Ahead && why == occasionLearned:
-		return nil, nil
 	case n.Declared == 0:
 		if compiled.Selected == 0 || len(compiled.Resources)+len(released) == 0 {
 			return nil, nil
@@ -76,6 +90,40 @@ func next(n node, set *assign.Set, owned []mesh.ResourceID, why occasion, at tim
 	}, nil
 }
 
+// release lists what is owned and not declared, as far as it fits into one
+// declaration. The host removes that, reports the rest as kept, and the rest is
+// released by the next generation.
+func release(owned []mesh.ResourceID, declared func(mesh.ResourceID) bool) []mesh.ResourceID {
+	var released []mesh.ResourceID
+	for _, id := range owned {
+		if !declared(id) {
+			released = append(released, id)
+		}
+	}
+	slices.Sort(released)
+	size := 0
+	for i, id := range released {
+		// In JSON a byte may take six.
+		if size += 6*len(id) + len(`"",`); size > releasedBudget {
+			return released[:i:i]
+		}
+	}
+	return released
+}
+
+// final decides about the last declaration of a node that retires: no
+// resources, and everything that the node owns released.
+func final(n node, owned []mesh.ResourceID, why occasion, at time.Time) *GenerationRecord {
+	released := release(owned, func(mesh.ResourceID) bool { return false })
+	if n.Digest == finalDigest && contains(n.Released, released) && why == occasionLearned {
+		return nil
+	}
+	return &GenerationRecord{
+		Node: n.Name, Generation: max(n.Declared, n.Floor, n.Held) + 1,
+		Final: true, Digest: finalDigest, Released: released, At: at,
+	}
+}
+
 func contains(all, some []mesh.ResourceID) bool {
 	for _, id := range some {
 		if !slices.Contains(all, id) {
@@ -90,10 +138,31 @@ func contains(all, some []mesh.ResourceID) bool {
 type stager struct {
 	blobs Blobs
 	done  map[*mesh.Resource][]mesh.Resource
+	sizes map[*mesh.Resource]int
 }
 
 func (c *Control) newStager() *stager {
-	return &stager{blobs: c.blobs, done: make(map[*mesh.Resource][]mesh.Resource)}
+	return &stager{blobs: c.blobs, done: make(map[*mesh.Resource][]mesh.Resource), sizes: make(map[*mesh.Resource]int)}
+}
+
+// fits returns why staged resources do not fit into a frame; nil when they do.
+func (s *stager) fits(staged []mesh.Resource) (*assign.Fault, error) {
+	if len(staged) == 0 {
+		return nil, nil
+	}
+	size, known := s.sizes[&staged[0]]
+	if !known {
+		data, err := json.Marshal(staged)
+		if err != nil {
+			return nil, fmt.Errorf("marshal what a node gets: %w", err)
+		}
+		size = len(data)
+		s.sizes[&staged[0]] = size
+	}
+	if size <= resourcesBudget {
+		return nil, nil
+	}
+	return &assign.Fault{Detail: fmt.Sprintf("its declarations come to %d bytes without their large files, and %d is what one node can be sent; declare fewer resources, or put what belongs together into a package", size, resourcesBudget)}, nil
 }
 
 func (s *stager) stage(ctx context.Context, resources []mesh.Resource) ([]mesh.Resource, error) {
@@ -170,8 +239,16 @@ func (c *Control) decide(ctx context.Context, n node, why occasion) (*Generation
 	if record == nil {
 		return nil, faults, nil
 	}
-	if record.Resources, err = c.newStager().stage(ctx, record.Resources); err != nil {
+	s := c.newStager()
+	if record.Resources, err = s.stage(ctx, record.Resources); err != nil {
 		return nil, nil, err
+	}
+	fault, err := s.fits(record.Resources)
+	if err != nil {
+		return nil, nil, err
+	}
+	if fault != nil {
+		return nil, []assign.Fault{*fault}, nil
 	}
 	return record, faults, nil
 }

@@ -157,6 +157,13 @@ type link struct {
 	mu     sync.Mutex
 	woken  int
 	closed []string
+	told   []string
+}
+
+func (l *link) Tell(message string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.told = append(l.told, message)
 }
 
 func (l *link) Wake() {

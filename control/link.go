@@ -32,6 +32,9 @@ func (c *Control) NodeByKey(_ context.Context, key string) (string, error) {
 	if !known {
 		return "", mesh.Errorf(mesh.CodeDenied, "no node of this mesh has this key")
 	}
+	if n := c.nodes[id.Node]; n != nil && n.State == mesh.NodeRetired {
+		return "", mesh.Errorf(mesh.CodeRetired, "node %s has left the mesh; everything that the mesh owned on it is gone or put back", id.Node)
+	}
 	if !id.Revoked.IsZero() {
 		return "", mesh.Errorf(mesh.CodeDenied, "the key of node %s was revoked", id.Node)
 	}
@@ -54,12 +57,15 @@ func (c *Control) Connect(ctx context.Context, name string, hello mesh.Hello, w 
 		return mesh.Welcome{}, nil, mesh.Errorf(mesh.CodeInvalid, "a hello names the host's store, and no name in it has more than %d bytes", nameLimit)
 	}
 	former, detail, refusal := c.attach(name, hello, w)
-	if former != nil {
+	if former != nil && refusal == nil {
 		former.Close("replaced: the same machine has opened another link")
 	}
 	if refusal != nil {
 		if detail != "" {
 			c.log.Warn("link refused", "node", name, "reason", detail)
+			if first, can := former.(Teller); can {
+				first.Tell(detail + ". This machine, whose link is open, keeps it")
+			}
 			if err := c.raise(ctx, name, EventCloned, detail); err != nil {
 				return mesh.Welcome{}, nil, err
 			}
@@ -75,8 +81,9 @@ func (c *Control) Connect(ctx context.Context, name string, hello mesh.Hello, w 
 	return welcome, recovery, nil
 }
 
-// attach makes w the live link of the node, or refuses. detail is set when the
-// refusal has not been raised yet.
+// attach makes w the live link of the node, and returns the one that it takes the
+// place of. Or it refuses w, and returns the one that stays; detail is set when
+// the refusal has not been raised yet.
 func (c *Control) attach(name string, hello mesh.Hello, w Waker) (former Waker, detail string, refusal error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -95,12 +102,15 @@ func (c *Control) attach(name string, hello mesh.Hello, w Waker) (former Waker, 
 		clone = "two machines with the same machine id connect with this node's key in turn"
 	}
 	if clone != "" {
+		if n.live != nil {
+			former = n.live.waker
+		}
 		told := clone + "\x00" + hello.MachineIDHash + "\x00" + hello.BootID
 		if n.told != told {
 			n.told = told
 			detail = clone + "; the second one was refused. One was cloned from the other: enrol it anew with meshctl token issue, after moving its identity directory away"
 		}
-		return nil, detail, mesh.Errorf(mesh.CodeConflict, "%s; this link is refused. If this machine was cloned, move its identity directory away and enrol it with a token of its own; if it replaces the other, issue the token with --replaces %s", clone, name)
+		return former, detail, mesh.Errorf(mesh.CodeConflict, "%s; this link is refused. If this machine was cloned, move its identity directory away and enrol it with a token of its own; if it replaces the other, issue the token with --replaces %s", clone, name)
 	}
 	if n.live != nil {
 		former = n.live.waker
@@ -137,15 +147,16 @@ func (c *Control) greet(ctx context.Context, name string, hello mesh.Hello, w Wa
 		after.Refused, after.RefusedWhy = 0, ""
 	}
 	after.Held = hello.Held
+	after.Unheard = false
 	tx := LinkTx{Node: name}
 	if hello.Held > n.Floor {
 		after.Floor, after.Ahead = hello.Held, true
-		detail := fmt.Sprintf("the node holds generation %s and this control plane knows of %s: its store is older than the node. Nothing is pushed to it until a declaration that concerns it is written; generations go on above %s", hello.Held, n.Floor, hello.Held)
+		detail := fmt.Sprintf("the node holds generation %s and this control plane knows of %s: its store is older than the node. Nothing is pushed to it until an operator confirms it with mesh-control recover %s; generations then go on above %s", hello.Held, n.Floor, name, hello.Held)
 		tx.Events = append(tx.Events, c.event(name, EventAhead, detail))
 		c.log.Warn("node holds a generation that is not known here", "node", name, "held", hello.Held, "known", n.Floor)
 	}
 	if linkChanged(n.NodeRecord, after) {
-		tx.HostVersion, tx.StoreID, tx.Floor, tx.Held, tx.Ahead = after.HostVersion, after.StoreID, after.Floor, after.Held, after.Ahead
+		tx.HostVersion, tx.StoreID, tx.Floor, tx.Held, tx.Ahead, tx.Unheard = after.HostVersion, after.StoreID, after.Floor, after.Held, after.Ahead, after.Unheard
 		tx.Refused, tx.RefusedWhy = after.Refused, after.RefusedWhy
 		if err := c.store.StoreLink(ctx, tx); err != nil {
 			return mesh.Welcome{}, nil, fmt.Errorf("store what %s said: %w", name, err)
@@ -159,6 +170,12 @@ func (c *Control) greet(ctx context.Context, name string, hello mesh.Hello, w Wa
 		}
 	}
 	c.mu.Unlock()
+	if n.Unheard {
+		// What was written since the store was restored left it out.
+		if err := c.reconsiderAlone(ctx, name); err != nil {
+			return mesh.Welcome{}, nil, err
+		}
+	}
 
 	welcome := mesh.Welcome{HeartbeatSeconds: c.heartbeat, Now: c.now()}
 	if hello.ProfileDigest != n.ProfileDigest {
@@ -183,13 +200,14 @@ func (c *Control) greet(ctx context.Context, name string, hello mesh.Hello, w Wa
 }
 
 func linkChanged(a, b NodeRecord) bool {
-	return a.HostVersion != b.HostVersion || a.StoreID != b.StoreID || a.Floor != b.Floor || a.Held != b.Held || a.Ahead != b.Ahead || a.Refused != b.Refused || a.RefusedWhy != b.RefusedWhy
+	return a.HostVersion != b.HostVersion || a.StoreID != b.StoreID || a.Floor != b.Floor || a.Held != b.Held || a.Ahead != b.Ahead || a.Unheard != b.Unheard || a.Refused != b.Refused || a.RefusedWhy != b.RefusedWhy
 }
 
 func noteLink(n *node, r NodeRecord) {
 	n.HostVersion, n.StoreID, n.Held = r.HostVersion, r.StoreID, r.Held
 	n.Floor = max(n.Floor, r.Floor)
 	n.Ahead = r.Ahead && n.Declared < r.Held
+	n.Unheard = r.Unheard
 	n.Refused, n.RefusedWhy = r.Refused, r.RefusedWhy
 }
 
@@ -251,6 +269,9 @@ func (c *Control) Pending(ctx context.Context, name string) (*mesh.Declaration, 
 		if !known || n.State != mesh.NodeEnrolled {
 			return nil, noNode(name)
 		}
+		if n.Ahead || n.Unheard || (!n.Retiring && !n.Briefing.Eligible()) {
+			return nil, nil
+		}
 		if n.Declared <= n.Held || n.Declared == n.Refused || (n.live != nil && n.Declared <= n.live.sentBy(c)) {
 			return nil, nil
 		}
@@ -262,6 +283,11 @@ func (c *Control) Pending(ctx context.Context, name string) (*mesh.Declaration, 
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read generation %s of %s: %w", n.Declared, name, err)
+		}
+		if d.Final != n.Retiring {
+			// It is from an earlier life of the node, and the one of this life is
+			// not written yet.
+			return nil, nil
 		}
 		c.mu.Lock()
 		if n.live != nil {

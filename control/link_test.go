@@ -66,7 +66,7 @@ func TestAHostThatLostItsStoreGetsTheRecoveryCopyAndCannotMakeItForget(t *testin
 }
 
 // Shows: M7
-func TestANodeThatHoldsMoreThanIsKnownHereIsNotPushedToUntilSomebodyWrites(t *testing.T) {
+func TestANodeThatHoldsMoreThanIsKnownHereIsNotPushedToUntilSomebodyConfirms(t *testing.T) {
 	p := newPlane(t)
 	h := join(p, "web-1", nil)
 	p.declare(doc("web", "", file("/a", "1")))
@@ -85,9 +85,23 @@ func TestANodeThatHoldsMoreThanIsKnownHereIsNotPushedToUntilSomebodyWrites(t *te
 		t.Errorf("the event was raised %d times", n)
 	}
 	p.declare(doc("web", "", file("/a", "2")))
+	wantPending(t, h, "nothing")
+	if row := h.row(); row.Outstanding.Undelivered != 1 || !strings.Contains(row.Note, "mesh-control recover web-1") {
+		t.Errorf("the row is %+v", row)
+	}
+	got, err := p.Recover(context.Background(), root, "web-1")
+	if err != nil || got.Generation != 8 || got.Held != 7 || len(got.Released) != 1 {
+		t.Errorf("confirmed, it is answered with %+v, %v", got, err)
+	}
 	wantPending(t, h, "g8 [file:/a] released [file:/newer]")
+	if row := h.row(); row.Note != "" {
+		t.Errorf("after it was confirmed the row says %q", row.Note)
+	}
+	_, err = p.Recover(context.Background(), root, "web-1")
+	wantCode(t, "confirming twice", err, mesh.CodeConflict, "nothing to confirm")
 }
 
+// Shows: M28
 func TestOneKeyFromTwoMachinesIsRefusedForTheSecond(t *testing.T) {
 	p := newPlane(t)
 	h := join(p, "web-1", nil)
@@ -98,10 +112,13 @@ func TestOneKeyFromTwoMachinesIsRefusedForTheSecond(t *testing.T) {
 	if h.link.reasons() != "" || h.row().State != mesh.NodeEnrolled {
 		t.Errorf("the first link was closed: %q", h.link.reasons())
 	}
+	if !strings.Contains(strings.Join(h.link.told, ""), "another machine id") {
+		t.Errorf("the first machine was told %q", h.link.told)
+	}
 	_, _, err = clone.tryConnect()
 	wantCode(t, "the same again", err, mesh.CodeConflict)
-	if n := strings.Count(strings.Join(h.events(), " "), string(control.EventCloned)); n != 1 {
-		t.Errorf("%d events were raised for the same clone: %v", n, h.events())
+	if n := strings.Count(strings.Join(h.events(), " "), string(control.EventCloned)); n != 1 || len(h.link.told) != 1 {
+		t.Errorf("%d events were raised for the same clone and the first was told %d times: %v", n, len(h.link.told), h.events())
 	}
 
 	first := h.link
@@ -121,11 +138,17 @@ func TestOneKeyFromTwoMachinesIsRefusedForTheSecond(t *testing.T) {
 	wantCode(t, "a boot that was superseded and comes back", err, mesh.CodeConflict, "in turn")
 }
 
+// Shows: M31
 func TestARevokedNodeIsRefusedEverywhereAndItsLinkIsClosed(t *testing.T) {
 	p := newPlane(t)
 	h := join(p, "web-1", nil)
+	p.declare(doc("web", "", file("/a", "0")))
+	h.apply()
 	if err := p.Revoke(context.Background(), root, "web-1"); err != nil {
 		t.Fatal(err)
+	}
+	if note := h.row().Note; note != "the machine may still be running g1" {
+		t.Errorf("the row says %q", note)
 	}
 	if !strings.HasPrefix(h.link.reasons(), "revoked") {
 		t.Errorf("the link was closed with %q", h.link.reasons())

@@ -67,6 +67,8 @@ func (c *Control) Handle(ctx context.Context, name, storeID string, f mesh.Frame
 			_, err := c.store.StoreEvent(ctx, EventTx{Sequence: seq, Event: EventView{Event: b, Node: name, Received: c.now()}})
 			return wrap(err, "store event of %s", name)
 		})
+	case mesh.FrameGoodbye:
+		return take(f, func(b mesh.Goodbye) error { return c.goodbye(ctx, name, b) })
 	case mesh.FrameProfile:
 		return take(f, func(b mesh.Profile) error {
 			if err := checkSize("profile", b, profileLimit); err != nil {
@@ -145,7 +147,7 @@ func (c *Control) received(ctx context.Context, name, storeID string, b mesh.Rec
 	// declaration on this link has the copy too.
 	after.StoreID = storeID
 	if linkChanged(n.NodeRecord, after) {
-		tx := LinkTx{Node: name, HostVersion: after.HostVersion, StoreID: after.StoreID, Floor: after.Floor, Held: after.Held, Ahead: after.Ahead, Refused: after.Refused, RefusedWhy: after.RefusedWhy}
+		tx := LinkTx{Node: name, HostVersion: after.HostVersion, StoreID: after.StoreID, Floor: after.Floor, Held: after.Held, Ahead: after.Ahead, Unheard: after.Unheard, Refused: after.Refused, RefusedWhy: after.RefusedWhy}
 		if err := c.store.StoreLink(ctx, tx); err != nil {
 			return fmt.Errorf("store what %s received: %w", name, err)
 		}
@@ -184,7 +186,7 @@ func (c *Control) report(ctx context.Context, name string, seq Sequence, r mesh.
 	default:
 		return mesh.Errorf(mesh.CodeInvalid, "a report has state %q, which is none", bounded(string(state), 40))
 	}
-	fresh, err := c.store.StoreReport(ctx, ReportTx{Node: name, Sequence: seq, Report: r, State: state, At: c.now()})
+	fresh, err := c.store.StoreReport(ctx, ReportTx{Node: name, Sequence: seq, Report: r, State: state, At: c.now(), Limit: resultsLimit})
 	if err != nil {
 		return fmt.Errorf("store report of %s: %w", name, err)
 	}
@@ -243,7 +245,7 @@ func (c *Control) owned(ctx context.Context, name string, seq Sequence, change m
 			mode = OwnedAsSaid
 		}
 	}
-	fresh, err := c.store.StoreOwned(ctx, OwnedTx{Node: name, Sequence: seq, Change: change, Mode: mode})
+	fresh, err := c.store.StoreOwned(ctx, OwnedTx{Node: name, Sequence: seq, Change: change, Mode: mode, Limit: resultsLimit})
 	if err != nil {
 		return fmt.Errorf("store recovery copy of %s: %w", name, err)
 	}
@@ -275,7 +277,7 @@ func (c *Control) owned(ctx context.Context, name string, seq Sequence, change m
 // settle takes a new store of a host for the one that the recovery copy is of.
 func (c *Control) settle(ctx context.Context, name, storeID string) error {
 	n, _ := c.snapshot(name)
-	tx := LinkTx{Node: name, HostVersion: n.HostVersion, StoreID: storeID, Floor: n.Floor, Held: n.Held, Ahead: n.Ahead, Refused: n.Refused, RefusedWhy: n.RefusedWhy}
+	tx := LinkTx{Node: name, HostVersion: n.HostVersion, StoreID: storeID, Floor: n.Floor, Held: n.Held, Ahead: n.Ahead, Unheard: n.Unheard, Refused: n.Refused, RefusedWhy: n.RefusedWhy}
 	if err := c.store.StoreLink(ctx, tx); err != nil {
 		return fmt.Errorf("store the host store of %s: %w", name, err)
 	}
@@ -313,9 +315,17 @@ func (c *Control) learn(ctx context.Context, tx FactsTx) error {
 		n.Profile, n.ProfileDigest = *tx.Profile, tx.ProfileDigest
 		n.facts = assign.NewFacts(n.Name, n.Labels, n.Profile)
 	}
+	eligible := n.Briefing.Eligible()
 	if tx.Briefing != nil {
 		b := c.withMachineLine(*tx.Briefing, n.Name, n.Machine)
 		tx.Briefing, n.Briefing = &b, b
+		switch now := b.Eligible(); {
+		case now == eligible:
+		case now:
+			tx.Events = append(tx.Events, c.event(n.Name, EventEligible, "no line of its briefing fails any more"))
+		default:
+			tx.Events = append(tx.Events, c.event(n.Name, EventIneligible, "nothing new is assigned to it, since its briefing failed: "+strings.Join(answer(n.NodeRecord).Why, "; ")))
+		}
 	}
 	record, faults, err := c.decide(ctx, n, occasionLearned)
 	if err != nil {
@@ -331,6 +341,10 @@ func (c *Control) learn(ctx context.Context, tx FactsTx) error {
 	}
 	c.mu.Unlock()
 	c.written(record)
+	if record == nil && !eligible && n.Briefing.Eligible() && n.live != nil {
+		// What was written before is handed out now.
+		n.live.waker.Wake()
+	}
 	return nil
 }
 

@@ -44,7 +44,13 @@ func (n *node) view(bad []mesh.Result) NodeView {
 		Node: n.Name, State: n.stateNow(), Declared: n.Declared, Held: n.Held, Applied: n.Applied,
 		Failed: n.failures(bad), LastContact: n.contact, Eligible: n.Briefing.Eligible(),
 	}
-	if n.Declared > 0 && (n.State == mesh.NodeEnrolled) {
+	member := n.State == mesh.NodeEnrolled
+	v.Retiring, v.Ahead, v.Unheard, v.Note = member && n.Retiring, member && n.Ahead, member && n.Unheard, n.remark()
+	switch {
+	case n.State != mesh.NodeEnrolled:
+	case n.Ahead || n.Unheard:
+		v.Outstanding.Undelivered = 1
+	case n.Declared > 0:
 		switch state, delivered := n.progressTo(n.Declared); {
 		case state != mesh.GenerationOutstanding:
 		case delivered:
@@ -54,6 +60,24 @@ func (n *node) view(bad []mesh.Result) NodeView {
 		}
 	}
 	return v
+}
+
+// remark says in a few words what the columns of a row cannot. Empty: nothing.
+func (n *node) remark() string {
+	running := max(n.Held, n.Applied)
+	switch {
+	case n.State == mesh.NodeRevoked && running > 0:
+		return fmt.Sprintf("the machine may still be running %s", running)
+	case n.State != mesh.NodeEnrolled:
+		return ""
+	case n.Unheard:
+		return "not heard of since the control plane was restored; nothing is written for it until it is"
+	case n.Ahead:
+		return fmt.Sprintf("holds %s, which is not known here; nothing is pushed until mesh-control recover %s", n.Held, n.Name)
+	case n.Retiring && n.Declared > 0:
+		return fmt.Sprintf("leaves with %s", n.Declared)
+	}
+	return ""
 }
 
 // failures lists what is not as declared: what the node reported, and what
@@ -154,7 +178,7 @@ func (c *Control) Progress(ctx context.Context, name string, revision int64) (Pr
 		target, ours := caused[n.Name]
 		switch {
 		case ours:
-		case !n.Briefing.Eligible() || !concerns(source, n):
+		case n.Retiring || !n.Briefing.Eligible() || !concerns(source, n):
 			continue
 		default:
 			target = n.Declared
@@ -162,6 +186,9 @@ func (c *Control) Progress(ctx context.Context, name string, revision int64) (Pr
 		p.Nodes++
 		state, delivered := n.progressTo(max(target, 1))
 		switch {
+		case n.Ahead || n.Unheard:
+			p.Outstanding++
+			p.Undelivered++
 		case len(n.faults) > 0 && !ours:
 			p.Failed++
 			failed = append(failed, n)
@@ -219,33 +246,10 @@ func (c *Control) Revoke(ctx context.Context, caller Caller, name string) error 
 		return mesh.Errorf(mesh.CodeConflict, "node %s is %s already", name, n.State)
 	}
 	now := c.now()
-	tx := RevokeTx{
-		Node:  name,
+	tx := LeaveTx{
+		Node: name, State: state, At: now,
 		Event: c.event(name, EventRevoked, "revoked by "+caller.Name+"; the machine may still be running its last declaration"),
-		Audit: AuditEntry{At: now, Who: caller.Name, Door: caller.Door, What: "node revoked", Detail: name},
-		At:    now,
+		Audit: c.entry(caller, "node revoked", name),
 	}
-	if err := c.store.Revoke(ctx, tx); err != nil {
-		return fmt.Errorf("store revocation of %s: %w", name, err)
-	}
-	var w Waker
-	c.mu.Lock()
-	if m := c.nodes[name]; m != nil {
-		m.State = state
-		if m.live != nil {
-			w = m.live.waker
-		}
-		m.live, m.key = nil, ""
-	}
-	for key, id := range c.keys {
-		if id.Node == name && id.Revoked.IsZero() {
-			id.Revoked = now
-			c.keys[key] = id
-		}
-	}
-	c.mu.Unlock()
-	if w != nil {
-		w.Close("revoked: this node was revoked by an operator")
-	}
-	return nil
+	return c.end(ctx, tx, ReasonRevoked+": this node was revoked by an operator")
 }

@@ -42,8 +42,11 @@ type NodeStore interface {
 
 	// Enrol stores an enrolment whole.
 	Enrol(ctx context.Context, tx EnrolTx) error
-	// Revoke marks a node and its identities.
-	Revoke(ctx context.Context, tx RevokeTx) error
+	// Leave ends a node and its identities.
+	Leave(ctx context.Context, tx LeaveTx) error
+	// ChangeNode stores what an operator, or a consequence of it, changes about a
+	// node.
+	ChangeNode(ctx context.Context, tx ChangeTx) error
 	// StoreFacts replaces what is known of a node.
 	StoreFacts(ctx context.Context, tx FactsTx) error
 	// StoreLink keeps what a node said when it connected, or when it received.
@@ -61,6 +64,9 @@ type DeclarationStore interface {
 	// Declaration returns a revision, zero meaning the newest; ErrNotFound when
 	// there is none.
 	Declaration(ctx context.Context, name string, revision int64) (Revision, error)
+	// Revisions lists the newest revisions of a name, newest first, at most
+	// limit, without their documents; none when there never was such a name.
+	Revisions(ctx context.Context, name string, limit int) ([]DeclarationView, error)
 	// WriteDeclaration stores a revision and the generations that it causes.
 	WriteDeclaration(ctx context.Context, tx DeclarationTx) error
 	// WriteGenerations stores generations that no revision causes.
@@ -138,9 +144,14 @@ type NodeRecord struct {
 	Floor mesh.Generation
 	Held  mesh.Generation
 	// Ahead: the node holds a generation that this store does not know, as after
-	// an old backup was restored. Nothing is decided for it by itself; the next
-	// write of a declaration that concerns it continues above what it holds.
+	// an old backup was restored. Nothing is written for it until an operator
+	// confirms; generations then go on above what it holds.
 	Ahead bool
+	// Unheard: this store was restored from a backup, and the node has not said
+	// since what it holds. Nothing is written for it until it has.
+	Unheard bool
+	// Retiring: its newest declaration is the final one, or will be.
+	Retiring bool
 	// Refused is a generation that the node did not take, and why. Zero: none.
 	Refused    mesh.Generation
 	RefusedWhy string
@@ -206,12 +217,28 @@ type EnrolTx struct {
 	At         time.Time
 }
 
-// RevokeTx ends a node and its identities.
-type RevokeTx struct {
-	Node  string
+// LeaveTx ends a node and its identities.
+type LeaveTx struct {
+	Node string
+	// State is retired or revoked.
+	State mesh.NodeState
 	Event EventView
 	Audit AuditEntry
 	At    time.Time
+}
+
+// ChangeTx changes a node as far as it is set.
+type ChangeTx struct {
+	Node string
+	// Labels replace those that are there. Nil: they stay.
+	Labels map[string]string
+	// Retiring and Ahead become as they say. Nil: they stay.
+	Retiring *bool
+	Ahead    *bool
+	// Generation is set when the node gets one because of it.
+	Generation *GenerationRecord
+	Events     []EventView
+	Audit      AuditEntry
 }
 
 // FactsTx replaces what is known of a node, as far as it is set.
@@ -225,6 +252,7 @@ type FactsTx struct {
 	InventoryDigest string
 	// Generation is set when the node gets one because of it.
 	Generation *GenerationRecord
+	Events     []EventView
 }
 
 // LinkTx replaces what a node said of itself when it connected or received.
@@ -235,6 +263,7 @@ type LinkTx struct {
 	Floor       mesh.Generation
 	Held        mesh.Generation
 	Ahead       bool
+	Unheard     bool
 	Refused     mesh.Generation
 	RefusedWhy  string
 	Events      []EventView
@@ -274,6 +303,8 @@ type GenerationRecord struct {
 	Generation mesh.Generation
 	// Resources may be shared by many records.
 	Resources []mesh.Resource
+	// Final: it is the last declaration of a node that retires.
+	Final bool
 	// Digest is that of mesh.Declaration.ContentDigest.
 	Digest   string
 	Released []mesh.ResourceID
@@ -295,6 +326,9 @@ type ReportTx struct {
 	// State is what is believed of the report.
 	State mesh.GenerationState
 	At    time.Time
+	// Limit is how many results are kept of one node; a report that would make
+	// more is refused with CodeInvalid. Zero: any number.
+	Limit int
 }
 
 // OwnedTx changes the recovery copy of a node.
@@ -304,6 +338,9 @@ type OwnedTx struct {
 	Change   mesh.OwnedChange
 	// Mode says how the change is taken.
 	Mode OwnedMode
+	// Limit is how many entries the copy of one node may have; a change that would
+	// make more is refused with CodeInvalid. Zero: any number.
+	Limit int
 }
 
 // OwnedMode says how a change of the recovery copy is taken.

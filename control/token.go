@@ -31,18 +31,7 @@ func (c *Control) checkRequest(req TokenRequest) error {
 	if req.TTL < 0 || req.TTL > longestTTL {
 		ps.Add("ttl", fmt.Sprintf("a token can be used for at most %v", longestTTL))
 	}
-	if len(req.Labels) > labelLimit {
-		ps.Add("labels", fmt.Sprintf("a node has at most %d labels", labelLimit))
-	}
-	for _, k := range slices.Sorted(maps.Keys(req.Labels)) {
-		v := req.Labels[k]
-		if !labelName.MatchString(k) {
-			ps.Add("labels", fmt.Sprintf("%q cannot be the name of a label: begin with a letter, go on with letters, digits, _ . and -, at most 63", bounded(k, 80)))
-		}
-		if len(v) > 255 || !utf8.ValidString(v) || strings.ContainsFunc(v, unicode.IsControl) {
-			ps.Add("labels", fmt.Sprintf("the value of the label %q must be at most 255 bytes of text without control characters", bounded(k, 80)))
-		}
-	}
+	checkLabels(&ps, req.Labels)
 	for i, a := range req.Addresses {
 		if _, _, err := net.SplitHostPort(a); err != nil || strings.Contains(a, ",") {
 			ps.Add(fmt.Sprintf("addresses[%d]", i), fmt.Sprintf("%q is not host:port", bounded(a, 80)))
@@ -64,6 +53,22 @@ func (c *Control) checkRequest(req TokenRequest) error {
 		return mesh.Errorf(mesh.CodeConflict, "there is a node %s already; use --replaces %s if the machine takes its place, or another name", req.Name, req.Name)
 	}
 	return nil
+}
+
+// checkLabels adds every fault of labels that are to be set.
+func checkLabels(ps *mesh.Problems, labels map[string]string) {
+	if len(labels) > labelLimit {
+		ps.Add("labels", fmt.Sprintf("a node has at most %d labels", labelLimit))
+	}
+	for _, k := range slices.Sorted(maps.Keys(labels)) {
+		v := labels[k]
+		if !labelName.MatchString(k) {
+			ps.Add("labels", fmt.Sprintf("%q cannot be the name of a label: begin with a letter, go on with letters, digits, _ . and -, at most 63", bounded(k, 80)))
+		}
+		if len(v) > 255 || !utf8.ValidString(v) || strings.ContainsFunc(v, unicode.IsControl) {
+			ps.Add("labels", fmt.Sprintf("the value of the label %q must be at most 255 bytes of text without control characters", bounded(k, 80)))
+		}
+	}
 }
 
 func describeRequest(req TokenRequest, record TokenRecord) string {

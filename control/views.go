@@ -90,6 +90,46 @@ type NodeView struct {
 	LastContact time.Time `json:"last_contact"`
 	// Eligible is false when a line of the briefing failed.
 	Eligible bool `json:"eligible"`
+	// Retiring: the node leaves when it has applied its final declaration.
+	Retiring bool `json:"retiring,omitempty"`
+	// Ahead: the node holds a generation that is not known here; see Recover.
+	// Unheard: it was not heard of since the control plane was restored.
+	Ahead   bool `json:"ahead,omitempty"`
+	Unheard bool `json:"unheard,omitempty"`
+	// Note says in a few words what the other fields cannot. Empty: nothing.
+	Note string `json:"note,omitempty"`
+}
+
+// Retiring is the answer to a retirement, and to taking one back.
+type Retiring struct {
+	Node string `json:"node"`
+	// Generation is the one that the node gets because of it. Zero: none.
+	Generation mesh.Generation `json:"generation"`
+	// Resources counts what is to be removed or put back, or, when a retirement
+	// is taken back, what the node is to have.
+	Resources int `json:"resources"`
+	// Changed is false when the node was being retired already.
+	Changed bool `json:"changed"`
+}
+
+// Recovered is the answer to the confirmation of a node whose generation was
+// not known.
+type Recovered struct {
+	Node string          `json:"node"`
+	Held mesh.Generation `json:"held"`
+	// Generation is the one that the node gets. Zero: none, since no declaration
+	// selects it.
+	Generation mesh.Generation   `json:"generation"`
+	Resources  int               `json:"resources"`
+	Released   []mesh.ResourceID `json:"released,omitempty"`
+}
+
+// Comparison is two revisions of one declaration.
+type Comparison struct {
+	From DeclarationView `json:"from"`
+	To   DeclarationView `json:"to"`
+	// Hidden lists sensitive files whose content differs. It is in neither.
+	Hidden []mesh.ResourceID `json:"hidden,omitempty"`
 }
 
 // OutstandingView counts generations that are written and not decided.

@@ -100,6 +100,7 @@ func live(ctx context.Context, dir string) (err error) {
 			Providers: []resource.Provider{file.New(file.Config{Content: st})},
 		}),
 		Save:   func(s host.Settings) error { return host.SaveSettings(settings, s) },
+		Forget: func() error { return os.WriteFile(filepath.Join(dir, "identity"), []byte("new"), 0o600) },
 		Dial:   func(host.Settings, *host.Host) host.Link { return &link{} },
 		Settle: func(context.Context) error { return nil },
 		Notify: &serviceManager{}, Now: time.Now, Log: quiet, Beats: host.NewBeats(time.Now),
@@ -108,6 +109,12 @@ func live(ctx context.Context, dir string) (err error) {
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() { ended <- h.Run(ctx) }()
+	if _, err := os.Stat(filepath.Join(dir, "left")); err == nil {
+		// An earlier life was told that it has left.
+		_, err := h.Look(ctx)
+		cancel()
+		return errors.Join(err, <-ended)
+	}
 	if !s.Enrolled() {
 		if _, err := h.Enrol(ctx, token); err != nil {
 			return err
@@ -131,8 +138,90 @@ func live(ctx context.Context, dir string) (err error) {
 			return fmt.Errorf("%s was not applied: %+v", d.Generation, status.Results)
 		}
 	}
+	if _, err := os.Stat(filepath.Join(dir, "leaves")); err == nil {
+		if err := leave(ctx, h, dir); err != nil {
+			return err
+		}
+	}
 	cancel()
 	return <-ended
+}
+
+// leave applies a final declaration and waits until the host belongs to no mesh.
+func leave(ctx context.Context, h *host.Host, dir string) error {
+	last := mesh.Declaration{Node: "web-1", Generation: 3, Final: true, Released: []mesh.ResourceID{mesh.NewResourceID(mesh.KindFile, filepath.Join(dir, "machine", "stays"))}}
+	if _, err := h.Declare(ctx, last, noContent); err != nil {
+		return err
+	}
+	if _, err := h.Look(ctx); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "left"), nil, 0o600); err != nil {
+		return err
+	}
+	h.Retired(ctx, "as the test says")
+	for {
+		status, err := h.Status(ctx)
+		if err != nil || status.State == mesh.NodeHosted {
+			return err
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// leavePoint begins the names of the points that a host comes to only when it
+// leaves its mesh.
+const leavePoint = "host.leave-"
+
+// Shows: M5, M30
+func TestAHostThatDiesWhileItLeavesBelongsToNoMeshInTheEnd(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("files are written as root")
+	}
+	for _, point := range faultPoints(t) {
+		if !strings.HasPrefix(point, leavePoint) {
+			continue
+		}
+		t.Run(point, func(t *testing.T) {
+			dir := t.TempDir()
+			for name, content := range map[string]string{"leaves": "", "identity": "old"} {
+				if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := os.Mkdir(filepath.Join(dir, "machine"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if !life(t, dir, fault.EnvPoint+"="+point) {
+				t.Fatal("no life came to this point, so nothing is known of dying there")
+			}
+			if life(t, dir, fault.EnvPoint+"=") {
+				t.Fatal("a life without the point died")
+			}
+			s, err := host.LoadSettings(filepath.Join(dir, "host.yaml"))
+			if err != nil || s.Enrolled() || len(s.Addresses) != 0 || s.Fingerprint != "" {
+				t.Errorf("the settings are %+v, %v", s, err)
+			}
+			if identity, err := os.ReadFile(filepath.Join(dir, "identity")); err != nil || string(identity) != "new" {
+				t.Errorf("the identity is %q, %v", identity, err)
+			}
+			st, lost, err := store.Open(t.Context(), filepath.Join(dir, "state"), false, time.Now)
+			if err != nil || lost != nil {
+				t.Fatalf("open the store: %v, lost %+v", err, lost)
+			}
+			sum, err := st.Summary(t.Context())
+			leaving, leavingErr := st.Leaving(t.Context())
+			if err := errors.Join(err, leavingErr, st.Close()); err != nil {
+				t.Fatal(err)
+			}
+			if sum.Held != 0 || sum.Applied != 0 || len(sum.Ledger) != 0 || sum.Pending != 0 || leaving {
+				t.Errorf("the store holds %+v, leaving %v", sum, leaving)
+			}
+			if left, err := os.ReadDir(filepath.Join(dir, "machine")); err != nil || len(left) != 0 {
+				t.Errorf("the machine holds %v, %v", left, err)
+			}
+		})
+	}
 }
 
 // Shows: M4, M5, M6
@@ -140,7 +229,7 @@ func TestADaemonThatDiesAtAnyPointComesBackAndFinishes(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("files are written as root")
 	}
-	points := faultPoints(t)
+	points := slices.DeleteFunc(faultPoints(t), func(p string) bool { return strings.HasPrefix(p, leavePoint) })
 	for _, point := range points {
 		t.Run(point, func(t *testing.T) {
 			dir := t.TempDir()

@@ -182,6 +182,7 @@ type bench struct {
 	bundles *bundles
 	saved   []host.Settings
 	saveErr error
+	forgot  int
 	links   []*link
 	log     *bytes.Buffer
 	cancel  context.CancelFunc
@@ -205,6 +206,7 @@ func newBench(t *testing.T, dir string, settings host.Settings) *bench {
 			}
 			return b.saveErr
 		},
+		Forget: func() error { b.forgot++; return nil },
 		Dial: func(s host.Settings, _ *host.Host) host.Link {
 			l := &link{settings: s, up: true}
 			b.links = append(b.links, l)

@@ -38,6 +38,13 @@ type Store interface {
 	AddEvent(ctx context.Context, e mesh.Event) error
 	AddFullReport(ctx context.Context) error
 	AddFullOwned(ctx context.Context) error
+	// AddGoodbye does nothing while a goodbye waits to be delivered.
+	AddGoodbye(ctx context.Context, g mesh.Goodbye) error
+	// Leave forgets everything that belongs to the mesh, and remembers that this
+	// host is leaving until Left.
+	Leave(ctx context.Context) error
+	Leaving(ctx context.Context) (bool, error)
+	Left(ctx context.Context) error
 	RecoveryCopy(ctx context.Context) ([]mesh.Owned, error)
 	Recover(ctx context.Context, copied []mesh.Owned) error
 	SetBundle(ctx context.Context, d mesh.Document) error
@@ -106,6 +113,9 @@ type Config struct {
 	// Settings are read before the daemon starts; Save makes them durable.
 	Settings Settings
 	Save     func(Settings) error
+	// Forget drops the identity of this machine and makes a new one, both durable.
+	// It may be called again.
+	Forget func() error
 	// Dial makes the link of an enrolled host. The host is what the link talks to.
 	Dial func(Settings, *Host) Link
 	// Settle waits for what an earlier life of this daemon left running.
@@ -141,6 +151,7 @@ type Host struct {
 	asks      chan ask
 	ended     chan struct{} // closed when the reconcile loop has ended
 	relink    chan struct{} // room for one: settings changed
+	retired   chan struct{} // room for one: the control plane has committed the goodbye
 	// joining holds one ticket, for whoever changes what this machine belongs
 	// to: an enrolment or a bundle.
 	joining chan struct{}
@@ -175,6 +186,7 @@ func New(cfg Config) *Host {
 		ended:    make(chan struct{}),
 		joining:  make(chan struct{}, 1),
 		relink:   make(chan struct{}, 1),
+		retired:  make(chan struct{}, 1),
 	}
 }
 
@@ -186,6 +198,9 @@ func (h *Host) Run(ctx context.Context) error {
 	}
 	if d != nil {
 		h.held.Store(uint64(d.Generation))
+	}
+	if err := h.finishLeaving(ctx); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -295,6 +310,7 @@ func (h *Host) pass(ctx context.Context, trigger mesh.Trigger, beat func(), retr
 			return fmt.Errorf("read the declaration held: %w", err)
 		}
 		if d == nil {
+			h.tellChanges(ctx, trigger, reconcile.Outcome{})
 			return nil
 		}
 		h.setWorking(fmt.Sprintf("applying %s (%s)", d.Generation, trigger))
@@ -313,6 +329,9 @@ func (h *Host) pass(ctx context.Context, trigger mesh.Trigger, beat func(), retr
 			continue
 		}
 		h.logOutcome(ctx, *d, trigger, out)
+		if err := h.sayGoodbye(ctx, *d, out); err != nil {
+			return err
+		}
 		h.tellChanges(ctx, trigger, out)
 		if out.Count(mesh.StatusDeferred) > 0 {
 			retry.after(somethingDeferred)
@@ -413,6 +432,10 @@ func (h *Host) linkLoop(ctx context.Context) error {
 		case <-h.relink:
 			cancel()
 			err = <-ended
+		case <-h.retired:
+			cancel()
+			err = <-ended
+			h.leave(ctx)
 		}
 		cancel()
 		h.mu.Lock()

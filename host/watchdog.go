@@ -33,6 +33,13 @@ func (b *Beats) Loop(name string) func() {
 	return beat
 }
 
+// End says that the named loop has ended, and is not to turn any more.
+func (b *Beats) End(name string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.last, name)
+}
+
 // Stuck names a loop that has not turned for longer than limit; empty: none.
 func (b *Beats) Stuck(limit time.Duration) string {
 	now := b.now()

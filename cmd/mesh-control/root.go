@@ -36,7 +36,7 @@ func newRootCommand(d deps) *cobra.Command {
 	root.SetOut(d.stdout)
 	root.SetErr(d.stderr)
 	root.PersistentFlags().String("config", "", "the configuration, a `FILE`; without it "+defaultConfigFile+", if it is there")
-	root.AddCommand(newServeCommand(d), newConfigCommand(d), newVersionCommand(d))
+	root.AddCommand(newServeCommand(d), newBackupCommand(d), newRestoreCommand(d), newRecoverCommand(d), newConfigCommand(d), newVersionCommand(d))
 	cli.AddManCommand(root)
 	return root
 }

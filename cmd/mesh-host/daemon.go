@@ -75,7 +75,8 @@ func runDaemon(ctx context.Context, p places) error {
 	if lost != nil {
 		log.Error("the store was lost; removals wait for the recovery copy", "detail", lost.Detail)
 	}
-	key, err := link.LoadOrCreateKey(filepath.Join(p.state, "identity"))
+	identityDir := filepath.Join(p.state, "identity")
+	key, err := link.LoadOrCreateKey(identityDir)
 	if err != nil {
 		return err
 	}
@@ -86,7 +87,7 @@ func runDaemon(ctx context.Context, p places) error {
 		network, stopWatching = nil, func() {}
 	}
 	defer stopWatching()
-	h, err := assemble(ctx, parts{p, settings, log, notifier, client, st, key, network})
+	h, err := assemble(ctx, parts{p, settings, log, notifier, client, st, &identity{dir: identityDir, key: key}, network})
 	if err != nil {
 		return err
 	}
@@ -170,8 +171,34 @@ type parts struct {
 	notifier systemd.Notifier
 	client   *systemd.Client
 	store    *store.Store
-	key      ssh.Signer
+	identity *identity
 	network  <-chan struct{}
+}
+
+// identity is this machine's key.
+type identity struct {
+	dir string
+
+	mu  sync.Mutex
+	key ssh.Signer // guarded by mu
+}
+
+func (i *identity) signer() ssh.Signer {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.key
+}
+
+// replace drops the key and makes a new one.
+func (i *identity) replace() error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	key, err := link.ReplaceKey(i.dir)
+	if err != nil {
+		return err
+	}
+	i.key = key
+	return nil
 }
 
 // assemble puts the host together.
@@ -216,10 +243,11 @@ func assemble(ctx context.Context, p parts) (*host.Host, error) {
 		Store:      p.store,
 		Reconciler: reconciler,
 		Describer:  describer,
-		Enroller:   enroller{p.key},
+		Enroller:   enroller{p.identity},
 		Bundles:    bundles,
 		Settings:   p.settings,
 		Save:       func(s host.Settings) error { return host.SaveSettings(p.places.settings, s) },
+		Forget:     p.identity.replace,
 		Dial: func(s host.Settings, h *host.Host) host.Link {
 			return newLink(p, s, h, beats)
 		},
@@ -266,16 +294,17 @@ func packagesOf(m pkg.Manager) func(context.Context) ([]mesh.InstalledPackage, e
 	}
 }
 
-type enroller struct{ key ssh.Signer }
+type enroller struct{ identity *identity }
 
 func (e enroller) Enrol(ctx context.Context, token mesh.Token, body mesh.Enrol) (mesh.Enrolled, error) {
-	return link.Enrol(ctx, token, e.key, body)
+	return link.Enrol(ctx, token, e.identity.signer(), body)
 }
 
 // nodeLink is a link.Client in the form in which the host knows it.
 type nodeLink struct {
 	client *link.Client
-	err    error // the settings do not make a link
+	ended  func() // says that the loop of the link turns no more
+	err    error  // the settings do not make a link
 }
 
 func newLink(p parts, s host.Settings, h *host.Host, beats *host.Beats) nodeLink {
@@ -284,16 +313,17 @@ func newLink(p parts, s host.Settings, h *host.Host, beats *host.Beats) nodeLink
 		return nodeLink{err: err}
 	}
 	client, err := link.New(link.Config{
-		Addresses: s.Addresses, Key: p.key, Fingerprint: fingerprint,
+		Addresses: s.Addresses, Key: p.identity.signer(), Fingerprint: fingerprint,
 		Host: h, Outbox: p.store, Log: p.log, Beat: beats.Loop("link"), Network: p.network,
 	})
-	return nodeLink{client: client, err: err}
+	return nodeLink{client: client, ended: func() { beats.End("link") }, err: err}
 }
 
 func (l nodeLink) Run(ctx context.Context) error {
 	if l.err != nil {
 		return l.err
 	}
+	defer l.ended()
 	return l.client.Run(ctx)
 }
 

@@ -12,9 +12,9 @@ import (
 func newDeclarationCommand(d deps) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "declaration",
-		Short: "List, show and remove what is declared",
+		Short: "List, show, compare, revert and remove what is declared",
 	}
-	cmd.AddCommand(newDeclarationListCommand(d), newDeclarationShowCommand(d), newDeclarationRemoveCommand(d))
+	cmd.AddCommand(newDeclarationListCommand(d), newDeclarationShowCommand(d), newDeclarationHistoryCommand(d), newDeclarationDiffCommand(d), newDeclarationRevertCommand(d), newDeclarationRemoveCommand(d))
 	return cmd
 }
 

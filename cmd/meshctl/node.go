@@ -17,9 +17,9 @@ import (
 func newNodeCommand(d deps) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "node",
-		Short: "Show one node, or end its identity",
+		Short: "Show one node, change its labels, have it leave, or end its identity",
 	}
-	cmd.AddCommand(newNodeShowCommand(d), newNodeRevokeCommand(d))
+	cmd.AddCommand(newNodeShowCommand(d), newNodeLabelCommand(d), newNodeRetireCommand(d), newNodeRevokeCommand(d))
 	return cmd
 }
 
@@ -80,7 +80,7 @@ func (d deps) printNode(n control.NodeDetail) error {
 	w := &sections{w: d.stdout}
 	w.facts([][2]string{
 		{"node", n.Node},
-		{"state", string(n.State)},
+		{"state", stateText(n.NodeView)},
 		{"labels", orDash(labelText(n.Labels))},
 		{"declared", n.Declared.String()},
 		{"held", n.Held.String()},
@@ -117,6 +117,13 @@ func (d deps) printNode(n control.NodeDetail) error {
 		w.rows(rows)
 	}
 	return w.err
+}
+
+func stateText(n control.NodeView) string {
+	if n.Note == "" {
+		return string(n.State)
+	}
+	return fmt.Sprintf("%s (%s)", n.State, n.Note)
 }
 
 func labelText(labels map[string]string) string {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,11 +22,14 @@ outstanding, how many resources failed, and when it was last heard of.
 
 Outstanding is not failed: "undelivered" has not reached the node, "delivered"
 has and is not finished. The last contact is a fact and no judgement: a machine
-may be off for as long as its owner likes.
+may be off for as long as its owner likes. A note says what else there is to know
+of a node: that it is leaving, or that a machine which was revoked may still be
+running its last declaration.
 
 With -o json the same facts come as a list of objects with the names node, state,
 declared, held, applied, outstanding {undelivered, delivered}, failed
-[{resource, status, reason, detail}], last_contact (null: never) and eligible.`,
+[{resource, status, reason, detail}], last_contact (null: never), eligible,
+retiring and note.`,
 		Example: `  meshctl nodes
   meshctl nodes -o json`,
 		Args: cobra.NoArgs,
@@ -60,13 +64,15 @@ type nodeJSON struct {
 	// LastContact is null when there was none.
 	LastContact *time.Time `json:"last_contact"`
 	Eligible    bool       `json:"eligible"`
+	Retiring    bool       `json:"retiring,omitempty"`
+	Note        string     `json:"note,omitempty"`
 }
 
 func (d deps) printNodesJSON(nodes []control.NodeView) error {
 	list := make([]nodeJSON, len(nodes))
 	for i, n := range nodes {
 		list[i] = nodeJSON{Node: n.Node, State: n.State, Declared: n.Declared, Held: n.Held, Applied: n.Applied,
-			Outstanding: n.Outstanding, Failed: append([]control.FailedView{}, n.Failed...), Eligible: n.Eligible}
+			Outstanding: n.Outstanding, Failed: append([]control.FailedView{}, n.Failed...), Eligible: n.Eligible, Retiring: n.Retiring, Note: n.Note}
 		if !n.LastContact.IsZero() {
 			list[i].LastContact = &n.LastContact
 		}
@@ -82,10 +88,17 @@ func (d deps) printNodes(nodes []control.NodeView) error {
 	}
 	now := d.now()
 	rows := make([][]string, len(nodes))
+	header := "NODE|STATE|APPLIED|OUTSTANDING|FAILED|LAST CONTACT"
+	if slices.ContainsFunc(nodes, func(n control.NodeView) bool { return n.Note != "" }) {
+		header += "|NOTE"
+	}
 	for i, n := range nodes {
 		rows[i] = []string{n.Node, string(n.State), n.Applied.String(), outstanding(n.Outstanding), failedCount(len(n.Failed)), stampAgo(n.LastContact, now)}
+		if n.Note != "" {
+			rows[i] = append(rows[i], n.Note)
+		}
 	}
-	if err := table(d.stdout, "NODE|STATE|APPLIED|OUTSTANDING|FAILED|LAST CONTACT", rows); err != nil {
+	if err := table(d.stdout, header, rows); err != nil {
 		return err
 	}
 	fmt.Fprintln(d.stdout, summary(nodes))

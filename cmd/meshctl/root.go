@@ -51,6 +51,7 @@ func newRootCommand(d deps) *cobra.Command {
 		newPackagesCommand(d),
 		newNodesCommand(d),
 		newNodeCommand(d),
+		newEventsCommand(d),
 		newAuditCommand(d),
 		newVersionCommand(d),
 	)

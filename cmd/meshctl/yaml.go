@@ -19,20 +19,29 @@ func printDeclaration(w io.Writer, v control.DeclarationView) error {
 		_, err := fmt.Fprintln(w, "# This revision removes the declaration.")
 		return err
 	}
+	text, err := documentText(v)
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(w, text)
+	return err
+}
+
+// documentText is a declaration as YAML; empty when it has no document.
+func documentText(v control.DeclarationView) (string, error) {
 	if v.Document == nil {
-		return nil
+		return "", nil
 	}
 	var b bytes.Buffer
 	e := yaml.NewEncoder(&b)
 	e.SetIndent(2)
 	if err := e.Encode(documentNode(*v.Document)); err != nil {
-		return fmt.Errorf("write declaration as YAML: %w", err)
+		return "", fmt.Errorf("write declaration as YAML: %w", err)
 	}
 	if err := e.Close(); err != nil {
-		return fmt.Errorf("write declaration as YAML: %w", err)
+		return "", fmt.Errorf("write declaration as YAML: %w", err)
 	}
-	_, err := w.Write(b.Bytes())
-	return err
+	return b.String(), nil
 }
 
 // mapping builds a YAML mapping in a given order and leaves out what is empty.
@@ -131,7 +140,7 @@ func fileKeys(m *mapping, f mesh.FileSpec) {
 	default:
 		left := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Style: yaml.DoubleQuotedStyle}
 		left.LineComment = fmt.Sprintf("left out: %d bytes, SHA-256 %s", f.Size, f.SHA256)
-		if f.Sensitive {
+		if f.Sensitive || f.SHA256 == "" {
 			left.LineComment = "left out: sensitive"
 		}
 		m.add("content", left)

@@ -29,6 +29,23 @@ type Operator interface {
 	Progress(ctx context.Context, name string, revision int64) (control.Progress, error)
 	Nodes(ctx context.Context) ([]control.NodeView, error)
 	Node(ctx context.Context, name string) (control.NodeDetail, error)
+	// History lists the revisions of a declaration, newest first.
+	History(ctx context.Context, name string) ([]control.DeclarationView, error)
+	// Compare returns two revisions; to zero: the newest, from zero: the one
+	// before it. Content that is sensitive in either is in neither.
+	Compare(ctx context.Context, name string, from, to int64) (control.Comparison, error)
+	// Revert writes an earlier revision again; zero: the one before the newest.
+	Revert(ctx context.Context, by control.Caller, name string, to int64) (control.Declared, error)
+	// Events returns what happened lately on one node, or on all when the name is
+	// empty: at most limit, newest first.
+	Events(ctx context.Context, node string, limit int) ([]control.EventView, error)
+	// Retire gives a node its final declaration; Keep takes that back.
+	Retire(ctx context.Context, by control.Caller, name string) (control.Retiring, error)
+	Keep(ctx context.Context, by control.Caller, name string) (control.Retiring, error)
+	// Label sets and drops labels of a node, and returns those that it has then.
+	Label(ctx context.Context, by control.Caller, name string, set map[string]string, drop []string) (map[string]string, error)
+	// Recover confirms that what a node holds and is not known here is superseded.
+	Recover(ctx context.Context, by control.Caller, name string) (control.Recovered, error)
 	// Revoke ends the identity of a node for good.
 	Revoke(ctx context.Context, by control.Caller, name string) error
 	// Audit returns at most limit entries, newest first.

@@ -19,7 +19,7 @@ import (
 const (
 	maxRequest  = 64 << 10
 	maxDocument = 32 << 20
-	maxAudit    = 10_000 // entries
+	maxAudit    = 10_000 // entries, of events too
 	maxFiles    = 500    // files of one publication
 )
 
@@ -65,6 +65,14 @@ func New(cfg Config) *Server {
 	s.route("PUT /v1/declarations/{name}", s.declare)
 	s.route("DELETE /v1/declarations/{name}", s.removeDeclaration)
 	s.route("GET /v1/declarations/{name}/progress", s.progress)
+	s.route("GET /v1/declarations/{name}/history", s.history)
+	s.route("GET /v1/declarations/{name}/compare", s.compare)
+	s.route("POST /v1/declarations/{name}/revert", s.revert)
+	s.route("GET /v1/events", s.events)
+	s.route("POST /v1/nodes/{name}/retire", s.retire)
+	s.route("DELETE /v1/nodes/{name}/retire", s.keep)
+	s.route("POST /v1/nodes/{name}/labels", s.label)
+	s.route("POST /v1/nodes/{name}/recover", s.recover)
 	s.route("GET /v1/nodes", s.nodes)
 	s.route("GET /v1/nodes/{name}", s.node)
 	s.route("POST /v1/nodes/{name}/revoke", s.revoke)

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	mesh "github.com/meshctl/mesh"
+	"github.com/meshctl/mesh/control"
 	"github.com/meshctl/mesh/internal/frame"
 )
 
@@ -114,11 +115,23 @@ func (l *nodeLink) Wake() { l.do(func(t *todo) { t.look = true }) }
 // Close implements control.Waker.
 func (l *nodeLink) Close(reason string) {
 	last := refusedFrame(mesh.Refused{Code: mesh.CodeConflict, Message: reason})
-	if strings.HasPrefix(reason, ReasonRevoked) {
+	switch {
+	case strings.HasPrefix(reason, control.ReasonRevoked):
 		last = refusedFrame(mesh.Refused{Code: mesh.CodeDenied, Message: reason})
 		last.Type = mesh.FrameRevoked
+	case strings.HasPrefix(reason, control.ReasonRetired):
+		last = refusedFrame(mesh.Refused{Code: mesh.CodeRetired, Message: reason})
 	}
 	l.end(&last)
+}
+
+// Tell implements control.Teller.
+func (l *nodeLink) Tell(message string) {
+	f, err := mesh.NewFrame(mesh.FrameNotice, 0, mesh.Notice{Message: message})
+	if err != nil { // a string always marshals
+		return
+	}
+	l.do(func(t *todo) { t.frames = append(t.frames, f) })
 }
 
 // end makes the writer write last, if there is one, and close. The connection
@@ -327,17 +340,40 @@ func (l *nodeLink) welcome(welcome mesh.Welcome, recovery *mesh.Recover) error {
 	}
 	frames := []mesh.Frame{f}
 	if recovery != nil {
-		f, err := mesh.NewFrame(mesh.FrameRecover, 0, recovery)
+		parts, err := recoverFrames(recovery.Owned)
 		if err != nil {
-			return fmt.Errorf("write a recovery copy: %w", err)
+			return err
 		}
-		frames = append(frames, f)
+		frames = append(frames, parts...)
 	}
 	l.do(func(t *todo) {
 		t.frames = append(t.frames, frames...)
 		t.look = true
 	})
 	return nil
+}
+
+// recoverPart is the length of what one frame of a recovery copy carries, in
+// bytes. One entry more than that still fits into a frame.
+const recoverPart = 6 << 20
+
+// recoverFrames cuts a recovery copy into frames.
+func recoverFrames(owned []mesh.Owned) ([]mesh.Frame, error) {
+	var frames []mesh.Frame
+	for first := true; first || len(owned) > 0; first = false {
+		size, n := 0, 0
+		for n < len(owned) && (n == 0 || size < recoverPart) {
+			size += len(owned[n].Undo) + len(owned[n].Wrote) + 2*len(owned[n].Resource) + 128
+			n++
+		}
+		f, err := mesh.NewFrame(mesh.FrameRecover, 0, mesh.Recover{Owned: owned[:n], More: n < len(owned)})
+		if err != nil {
+			return nil, fmt.Errorf("write a recovery copy: %w", err)
+		}
+		frames = append(frames, f)
+		owned = owned[n:]
+	}
+	return frames, nil
 }
 
 // handle has one frame taken. An error ends the link; the host then sends
@@ -348,7 +384,7 @@ func (l *nodeLink) handle(ctx context.Context, storeID string, f mesh.Frame) err
 		l.proven(f)
 		return nil
 	case mesh.FrameProfile, mesh.FrameInventory, mesh.FrameBriefing, mesh.FrameReceived,
-		mesh.FrameHeartbeat, mesh.FrameReport, mesh.FrameOwned, mesh.FrameEvent:
+		mesh.FrameHeartbeat, mesh.FrameReport, mesh.FrameOwned, mesh.FrameEvent, mesh.FrameGoodbye:
 		err := l.server.cfg.Policy.Handle(ctx, l.node, storeID, f)
 		switch {
 		case err == nil:

@@ -8,9 +8,6 @@ import (
 	"github.com/meshctl/mesh/control"
 )
 
-// ReasonRevoked begins the reason of control.Waker's Close when the node was revoked.
-const ReasonRevoked = "revoked"
-
 // Policy decides everything about nodes; the server only carries it. All
 // methods are called from many goroutines. An error with mesh.CodeInvalid is
 // final; one with mesh.CodeUnavailable, or without a code, may go away.
@@ -26,7 +23,7 @@ type Policy interface {
 	NodeByKey(ctx context.Context, key string) (string, error)
 	// Connect takes a link that said hello, or refuses it. The waker may be
 	// called before Connect returns. A recovery copy, when there is one, is
-	// sent before any declaration.
+	// sent before any declaration, in as many frames as it needs.
 	Connect(ctx context.Context, node string, hello mesh.Hello, w control.Waker) (mesh.Welcome, *mesh.Recover, error)
 	// Disconnect is called once for each Connect that returned no error.
 	Disconnect(node string, w control.Waker)

@@ -43,6 +43,18 @@ func (s *Store) Declaration(ctx context.Context, name string, revision int64) (c
 	return r, nil
 }
 
+// Revisions lists the newest revisions of a name without their documents.
+func (s *Store) Revisions(ctx context.Context, name string, limit int) ([]control.DeclarationView, error) {
+	rows, err := s.db.QueryContext(ctx, `SELECT name, revision, removed, coalesce(json_array_length(document, '$.resources'), 0), who, at
+		FROM revisions WHERE name = ? ORDER BY revision DESC LIMIT ?`, name, limit)
+	if err != nil {
+		return nil, fmt.Errorf("query revisions: %w", err)
+	}
+	return collect(rows, func(v *control.DeclarationView) []any {
+		return []any{&v.Name, &v.Revision, &v.Removed, &v.Resources, &v.By, into(&v.Written)}
+	})
+}
+
 // WriteDeclaration stores a revision and the generations that it causes.
 func (s *Store) WriteDeclaration(ctx context.Context, tx control.DeclarationTx) error {
 	records := make([]*control.GenerationRecord, len(tx.Generations))
@@ -167,8 +179,8 @@ func (w *writer) generations(records []preparedGeneration, cause sql.NullInt64) 
 			}
 			ids[r.body] = id
 		}
-		err = w.exec(`INSERT INTO compiled (node, generation, body, digest, released, cause, at) VALUES (?, ?, ?, ?, ?, ?, ?)`,
-			node, uint(r.Generation), id, r.Digest, r.released, cause, micros(r.At))
+		err = w.exec(`INSERT INTO compiled (node, generation, body, final, digest, released, cause, at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
+			node, uint(r.Generation), id, r.Final, r.Digest, r.released, cause, micros(r.At))
 		if err != nil {
 			return fmt.Errorf("insert generation %s of %s: %w", r.Generation, r.Node, err)
 		}
@@ -231,8 +243,8 @@ func (w *writer) forgetGenerations(node int64) error {
 func (s *Store) Compiled(ctx context.Context, node string, generation mesh.Generation) (mesh.Declaration, error) {
 	d := mesh.Declaration{Node: node, Generation: generation}
 	var id int64
-	err := s.db.QueryRowContext(ctx, `SELECT c.body, c.released FROM compiled c JOIN nodes n ON n.id = c.node WHERE n.name = ? AND c.generation = ?`, node, uint(generation)).
-		Scan(&id, asJSON(&d.Released))
+	err := s.db.QueryRowContext(ctx, `SELECT c.body, c.final, c.released FROM compiled c JOIN nodes n ON n.id = c.node WHERE n.name = ? AND c.generation = ?`, node, uint(generation)).
+		Scan(&id, &d.Final, asJSON(&d.Released))
 	if errors.Is(err, sql.ErrNoRows) {
 		return mesh.Declaration{}, control.ErrNotFound
 	}

@@ -56,7 +56,7 @@ func (t *moment) Scan(src any) error {
 func (s *Store) Nodes(ctx context.Context) ([]control.NodeRecord, error) {
 	rows, err := s.db.QueryContext(ctx, `
 		SELECT n.name, n.state, n.labels, n.machine, n.host_version, n.enrolled_at, n.profile, n.profile_digest, n.inventory_digest, n.briefing,
-			n.store_id, n.floor, n.held, n.ahead, n.refused, n.refused_why, n.reported, n.reported_state, n.applied, n.kept, n.last_contact, n.drift,
+			n.store_id, n.floor, n.held, n.ahead, n.unheard, n.retiring, n.refused, n.refused_why, n.reported, n.reported_state, n.applied, n.kept, n.last_contact, n.drift,
 			coalesce(c.generation, 0), coalesce(c.digest, ''), coalesce(c.released, 'null')
 		FROM nodes n LEFT JOIN compiled c ON c.node = n.id AND c.generation = (SELECT max(generation) FROM compiled WHERE node = n.id)
 		ORDER BY n.name`)
@@ -65,7 +65,7 @@ func (s *Store) Nodes(ctx context.Context) ([]control.NodeRecord, error) {
 	}
 	return collect(rows, func(r *control.NodeRecord) []any {
 		return []any{&r.Name, &r.State, asJSON(&r.Labels), &r.Machine, &r.HostVersion, into(&r.Enrolled), asJSON(&r.Profile), &r.ProfileDigest, &r.InventoryDigest, asJSON(&r.Briefing),
-			&r.StoreID, &r.Floor, &r.Held, &r.Ahead, &r.Refused, &r.RefusedWhy, &r.Reported, &r.ReportedState, &r.Applied, asJSON(&r.Kept), into(&r.LastContact), &r.Drift,
+			&r.StoreID, &r.Floor, &r.Held, &r.Ahead, &r.Unheard, &r.Retiring, &r.Refused, &r.RefusedWhy, &r.Reported, &r.ReportedState, &r.Applied, asJSON(&r.Kept), into(&r.LastContact), &r.Drift,
 			&r.Declared, &r.Digest, asJSON(&r.Released)}
 	})
 }
@@ -188,7 +188,7 @@ func (w *writer) upsertNode(n control.NodeRecord) (int64, error) {
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, '', 0, '', 0, 'null', ?, 0)
 		ON CONFLICT (name) DO UPDATE SET state = excluded.state, labels = excluded.labels, machine = excluded.machine, host_version = excluded.host_version,
 			enrolled_at = excluded.enrolled_at, profile = excluded.profile, profile_digest = excluded.profile_digest, inventory_digest = excluded.inventory_digest,
-			briefing = excluded.briefing, store_id = excluded.store_id, floor = excluded.floor, held = excluded.held, ahead = 0, refused = 0, refused_why = '',
+			briefing = excluded.briefing, store_id = excluded.store_id, floor = excluded.floor, held = excluded.held, ahead = 0, unheard = 0, retiring = 0, refused = 0, refused_why = '',
 			reported = 0, reported_state = '', applied = 0, kept = 'null', last_contact = excluded.last_contact, drift = 0`,
 		n.Name, n.State, labels, n.Machine, n.HostVersion, micros(n.Enrolled), profile, n.ProfileDigest, n.InventoryDigest, briefing, n.StoreID,
 		uint(n.Floor), uint(n.Held), micros(n.LastContact))
@@ -207,21 +207,64 @@ func (w *writer) upsertNode(n control.NodeRecord) (int64, error) {
 	return id, nil
 }
 
-// Revoke marks a node and its identities.
-func (s *Store) Revoke(ctx context.Context, tx control.RevokeTx) error {
+// Leave ends a node and its identities.
+func (s *Store) Leave(ctx context.Context, tx control.LeaveTx) error {
 	return s.write(ctx, func(w *writer) error {
 		node, err := w.nodeID(tx.Node)
 		if err != nil {
 			return err
 		}
-		if err := w.exec(`UPDATE nodes SET state = ? WHERE id = ?`, mesh.NodeRevoked, node); err != nil {
-			return fmt.Errorf("revoke node: %w", err)
+		if err := w.exec(`UPDATE nodes SET state = ? WHERE id = ?`, tx.State, node); err != nil {
+			return fmt.Errorf("end node: %w", err)
 		}
 		if err := w.exec(`UPDATE identities SET revoked_at = ? WHERE node = ? AND revoked_at = 0`, micros(tx.At), node); err != nil {
 			return fmt.Errorf("revoke identities: %w", err)
 		}
 		if err := w.event(tx.Event); err != nil {
 			return err
+		}
+		return w.audit(tx.Audit)
+	})
+}
+
+// ChangeNode changes a node as far as it is set.
+func (s *Store) ChangeNode(ctx context.Context, tx control.ChangeTx) error {
+	generation, err := prepareGenerations(tx.Generation)
+	if err != nil {
+		return err
+	}
+	return s.write(ctx, func(w *writer) error {
+		node, err := w.nodeID(tx.Node)
+		if err != nil {
+			return err
+		}
+		if tx.Labels != nil {
+			labels, err := encode(tx.Labels)
+			if err != nil {
+				return err
+			}
+			if err := w.exec(`UPDATE nodes SET labels = ? WHERE id = ?`, labels, node); err != nil {
+				return fmt.Errorf("store labels: %w", err)
+			}
+		}
+		for _, flag := range []struct {
+			column string
+			to     *bool
+		}{{"retiring", tx.Retiring}, {"ahead", tx.Ahead}} {
+			if flag.to == nil {
+				continue
+			}
+			if err := w.exec(`UPDATE nodes SET `+flag.column+` = ? WHERE id = ?`, *flag.to, node); err != nil {
+				return fmt.Errorf("store whether %s is %s: %w", tx.Node, flag.column, err)
+			}
+		}
+		if err := w.generations(generation, sql.NullInt64{}); err != nil {
+			return err
+		}
+		for _, e := range tx.Events {
+			if err := w.event(e); err != nil {
+				return err
+			}
 		}
 		return w.audit(tx.Audit)
 	})
@@ -264,6 +307,11 @@ func (s *Store) StoreFacts(ctx context.Context, tx control.FactsTx) error {
 				return fmt.Errorf("store digest of inventory: %w", err)
 			}
 		}
+		for _, e := range tx.Events {
+			if err := w.event(e); err != nil {
+				return err
+			}
+		}
 		return w.generations(generation, sql.NullInt64{})
 	})
 }
@@ -299,8 +347,8 @@ func (s *Store) StoreLink(ctx context.Context, tx control.LinkTx) error {
 		if err != nil {
 			return err
 		}
-		err = w.exec(`UPDATE nodes SET host_version = ?, store_id = ?, floor = max(floor, ?), held = ?, ahead = ?, refused = ?, refused_why = ? WHERE id = ?`,
-			tx.HostVersion, tx.StoreID, uint(tx.Floor), uint(tx.Held), tx.Ahead, uint(tx.Refused), tx.RefusedWhy, node)
+		err = w.exec(`UPDATE nodes SET host_version = ?, store_id = ?, floor = max(floor, ?), held = ?, ahead = ?, unheard = ?, refused = ?, refused_why = ? WHERE id = ?`,
+			tx.HostVersion, tx.StoreID, uint(tx.Floor), uint(tx.Held), tx.Ahead, tx.Unheard, uint(tx.Refused), tx.RefusedWhy, node)
 		if err != nil {
 			return fmt.Errorf("store link: %w", err)
 		}

@@ -30,6 +30,9 @@ func (s *Store) StoreReport(ctx context.Context, tx control.ReportTx) (bool, err
 		if err := w.results(node, tx.Report); err != nil {
 			return err
 		}
+		if err := w.bounded(`SELECT count(*) FROM results WHERE node = ?`, node, tx.Limit, "results"); err != nil {
+			return err
+		}
 		r := tx.Report
 		err = w.exec(`INSERT INTO reports (node, generation, pass, cause, state, started, ended, received, results, ledger) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 			node, uint(r.Generation), int64(r.Pass), r.Trigger, tx.State, micros(r.Started), micros(r.Ended), micros(tx.At), len(r.Results), r.Ledger)
@@ -80,9 +83,12 @@ func (w *writer) results(node int64, r mesh.Report) error {
 		}
 	}
 	for _, id := range r.Gone {
-		resource, err := w.resourceID(string(id))
+		resource, known, err := w.knownResource(string(id))
 		if err != nil {
 			return err
+		}
+		if !known {
+			continue
 		}
 		if err := w.exec(`DELETE FROM results WHERE node = ? AND resource = ?`, node, resource); err != nil {
 			return fmt.Errorf("delete result: %w", err)
@@ -120,9 +126,12 @@ func (s *Store) StoreOwned(ctx context.Context, tx control.OwnedTx) (bool, error
 				}
 			}
 			for _, id := range tx.Change.Gone {
-				resource, err := w.resourceID(string(id))
+				resource, known, err := w.knownResource(string(id))
 				if err != nil {
 					return err
+				}
+				if !known {
+					continue
 				}
 				if err := w.exec(`DELETE FROM owned WHERE node = ? AND resource = ?`, node, resource); err != nil {
 					return fmt.Errorf("delete from recovery copy: %w", err)
@@ -134,9 +143,25 @@ func (s *Store) StoreOwned(ctx context.Context, tx control.OwnedTx) (bool, error
 				return err
 			}
 		}
-		return nil
+		return w.bounded(`SELECT count(*) FROM owned WHERE node = ?`, node, tx.Limit, "entries of the recovery copy")
 	})
 	return fresh, err
+}
+
+// bounded refuses a write that leaves more rows of one node than the limit.
+// Zero: any number.
+func (w *writer) bounded(count string, node int64, limit int, what string) error {
+	if limit == 0 {
+		return nil
+	}
+	var n int
+	if err := w.row(count, []any{node}, &n); err != nil {
+		return fmt.Errorf("count %s: %w", what, err)
+	}
+	if n > limit {
+		return mesh.Errorf(mesh.CodeInvalid, "the %s of one node would be %d; the limit is %d", what, n, limit)
+	}
+	return nil
 }
 
 func (w *writer) own(node int64, o mesh.Owned, mode control.OwnedMode) error {

@@ -15,6 +15,9 @@ const (
 	groupLimit = 256
 	// internedLimit bounds how many names of resources are kept in memory.
 	internedLimit = 100_000
+	// sweepAfter is how many names of resources are made before those that
+	// nothing refers to any more are forgotten.
+	sweepAfter = 50_000
 )
 
 // ErrClosed: the store was closed.
@@ -38,6 +41,8 @@ type writer struct {
 	// is undone.
 	nodes     map[string]int64
 	resources map[string]int64
+	// made counts the names of resources that were made since the last sweep.
+	made int
 }
 
 type job struct {
@@ -141,6 +146,18 @@ func (w *writer) group(first *job) {
 		}
 		close(j.done)
 	}
+	if w.made >= sweepAfter {
+		w.sweep()
+	}
+}
+
+// sweep forgets the names of resources that nothing refers to any more, so that
+// a node that makes up ever new ones does not fill the disk. What goes wrong is
+// done again with the next sweep.
+func (w *writer) sweep() {
+	w.made = 0
+	clear(w.resources)
+	_ = w.exec(`DELETE FROM resources WHERE id NOT IN (SELECT resource FROM results UNION SELECT resource FROM owned)`)
 }
 
 func (w *writer) transaction(jobs []*job) error {
@@ -247,21 +264,36 @@ func (w *writer) nodeID(name string) (int64, error) {
 	return id, nil
 }
 
-// resourceID returns the id of the name of a resource, which it makes.
-func (w *writer) resourceID(name string) (int64, error) {
+// knownResource returns the id of the name of a resource, if it has one.
+func (w *writer) knownResource(name string) (id int64, known bool, err error) {
 	if id, known := w.resources[name]; known {
-		return id, nil
+		return id, true, nil
 	}
-	var id int64
-	err := w.row("SELECT id FROM resources WHERE name = ?", []any{name}, &id)
+	err = w.row("SELECT id FROM resources WHERE name = ?", []any{name}, &id)
 	if errors.Is(err, sql.ErrNoRows) {
-		var result sql.Result
-		if result, err = w.result("INSERT INTO resources (name) VALUES (?)", name); err == nil {
-			id, err = result.LastInsertId()
-		}
+		return 0, false, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("intern the name of a resource: %w", err)
+		return 0, false, fmt.Errorf("look up the name of a resource: %w", err)
+	}
+	return id, true, nil
+}
+
+// resourceID returns the id of the name of a resource, which it makes.
+func (w *writer) resourceID(name string) (int64, error) {
+	id, known, err := w.knownResource(name)
+	if err != nil {
+		return 0, err
+	}
+	if !known {
+		result, err := w.result("INSERT INTO resources (name) VALUES (?)", name)
+		if err == nil {
+			id, err = result.LastInsertId()
+		}
+		if err != nil {
+			return 0, fmt.Errorf("intern the name of a resource: %w", err)
+		}
+		w.made++
 	}
 	if len(w.resources) >= internedLimit {
 		clear(w.resources)

@@ -51,6 +51,13 @@ type Host interface {
 	Revoked(ctx context.Context, reason string)
 }
 
+// Leaver is a Host that can leave its mesh.
+type Leaver interface {
+	// Retired is told, by the control plane that this host pins, that the node
+	// has left the mesh: the goodbye is committed. It does not wait.
+	Retired(ctx context.Context, reason string)
+}
+
 // Outbox holds the messages that must not be lost.
 type Outbox interface {
 	// Next returns at most max messages with a sequence number above after, in
@@ -172,6 +179,9 @@ func (c *Client) Run(ctx context.Context) error {
 			attempts = 0
 		}
 		delay := backoff(c.cfg.Rand, c.cfg.BackoffBase, c.cfg.BackoffCap, attempts)
+		if leaver, can := c.cfg.Host.(Leaver); can && mesh.CodeOf(err) == mesh.CodeRetired {
+			leaver.Retired(ctx, err.Error())
+		}
 		if final(err) {
 			delay = c.cfg.BackoffCap/2 + time.Duration(c.cfg.Rand()*float64(c.cfg.BackoffCap)/2)
 		}
@@ -187,7 +197,7 @@ func (c *Client) Run(ctx context.Context) error {
 // soon will not change.
 func final(err error) bool {
 	switch mesh.CodeOf(err) {
-	case mesh.CodeDenied, mesh.CodeConflict, mesh.CodeInvalid:
+	case mesh.CodeDenied, mesh.CodeConflict, mesh.CodeInvalid, mesh.CodeRetired:
 		return true
 	default:
 		return false

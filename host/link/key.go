@@ -40,6 +40,18 @@ func LoadOrCreateKey(dir string) (ssh.Signer, error) {
 	return loadKey(path)
 }
 
+// ReplaceKey drops the identity in dir and makes a new one. Both are durable when
+// it returns nil.
+func ReplaceKey(dir string) (ssh.Signer, error) {
+	if err := os.Remove(filepath.Join(dir, keyFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("drop this machine's key: %w", err)
+	}
+	if err := syncDir(dir); err != nil {
+		return nil, err
+	}
+	return LoadOrCreateKey(dir)
+}
+
 func loadKey(path string) (ssh.Signer, error) {
 	file, err := os.Open(path)
 	if err != nil {

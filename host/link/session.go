@@ -211,7 +211,13 @@ func (s *session) take(ctx context.Context, f mesh.Frame) error {
 		if err := decode(f, &r); err != nil {
 			return err
 		}
-		s.work.put(func(w *worker) { w.recovery = &r })
+		s.work.put(func(w *worker) { w.recovery = append(w.recovery, r) })
+	case mesh.FrameNotice:
+		var notice mesh.Notice
+		if err := decode(f, &notice); err != nil {
+			return err
+		}
+		c.noticed(printable(notice.Message))
 	case mesh.FrameProve:
 		// The body goes back as it came: the nonce is the control plane's.
 		s.queue = append(s.queue, mesh.Frame{Type: mesh.FrameProof, Body: f.Body})

@@ -33,6 +33,9 @@ type Status struct {
 	// Skew is the control plane's clock less this machine's, as the last
 	// welcome showed it.
 	Skew time.Duration
+	// Notice is what the control plane told on this link for the admin of this
+	// machine. Empty: nothing.
+	Notice string
 	// Final: the control plane answered, and the answer was no.
 	Final bool
 }
@@ -41,7 +44,11 @@ type Status struct {
 func (s Status) Sentence(now time.Time) string {
 	switch s.State {
 	case StateConnected:
-		return fmt.Sprintf("connected to %s since %s", s.Address, s.Since.Format(time.RFC3339))
+		sentence := fmt.Sprintf("connected to %s since %s", s.Address, s.Since.Format(time.RFC3339))
+		if s.Notice != "" {
+			sentence += "; the control plane says: " + s.Notice
+		}
+		return sentence
 	case StateWaiting:
 		return fmt.Sprintf("%s; this node keeps the declaration that it has and dials again in %s", s.LastError, max(s.Next.Sub(now), 0).Round(time.Second))
 	default:
@@ -71,6 +78,12 @@ func (c *Client) connected(address string, skew time.Duration) {
 		*s = Status{State: StateConnected, Since: now, Address: address, LastError: s.LastError, Skew: skew}
 	})
 	c.cfg.Log.Info("connected to the control plane", "address", address)
+}
+
+// noticed records what the control plane told, for the admin of this machine.
+func (c *Client) noticed(message string) {
+	c.set(func(s *Status) { s.Notice = message })
+	c.cfg.Log.Warn("the control plane tells this machine something", "message", message)
 }
 
 // disconnected records why there is no link, and logs it when it is news.

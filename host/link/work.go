@@ -14,8 +14,9 @@ import (
 type worker struct {
 	signal chan struct{}
 
-	mu          sync.Mutex
-	recovery    *mesh.Recover
+	mu sync.Mutex
+	// recovery holds the parts of a recovery copy, in order.
+	recovery    []mesh.Recover
 	declaration *mesh.Declaration
 	// stop ends the ctx of the declaration that is being stored. Nil: none is.
 	stop context.CancelFunc
@@ -37,17 +38,32 @@ func (w *worker) put(change func(*worker)) {
 func (w *worker) takeRecovery() *mesh.Recover {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	r := w.recovery
-	w.recovery = nil
-	return r
+	if len(w.recovery) == 0 {
+		return nil
+	}
+	r := w.recovery[0]
+	w.recovery = w.recovery[1:]
+	return &r
 }
 
+// takeDeclaration takes nothing while a part of a recovery copy waits: that is
+// stored before any declaration.
 func (w *worker) takeDeclaration(stop context.CancelFunc) *mesh.Declaration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if len(w.recovery) > 0 {
+		return nil
+	}
 	d := w.declaration
 	w.declaration, w.stop = nil, stop
 	return d
+}
+
+// waits reports whether there is something to take.
+func (w *worker) waits() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.recovery) > 0 || w.declaration != nil
 }
 
 // hostWork hands recovery copies and declarations to the host, one at a time.
@@ -58,25 +74,35 @@ func (s *session) hostWork(ctx context.Context, running *sync.WaitGroup) {
 		case <-ctx.Done():
 			return
 		}
-		if r := s.work.takeRecovery(); r != nil {
-			s.insist(ctx, "the recovery copy could not be stored; it is tried again", func(ctx context.Context) error {
-				return s.client.cfg.Host.Recover(ctx, *r)
-			})
+		for s.work.waits() && ctx.Err() == nil {
+			s.workOnce(ctx, running)
 		}
-		one, stop := context.WithCancel(ctx)
-		if d := s.work.takeDeclaration(stop); d != nil {
-			s.insist(one, "a declaration could not be stored; it is tried again", func(one context.Context) error {
-				received, err := s.client.cfg.Host.Declare(one, *d, s.fetch(*d, running))
-				if err != nil {
-					return err
-				}
-				// What is stored is said even when a newer one came meanwhile.
-				s.tell(ctx, mesh.FrameReceived, received)
-				return nil
-			})
-		}
-		stop()
 	}
+}
+
+// workOnce hands over what waits: the parts of a recovery copy, and then the
+// newest declaration.
+func (s *session) workOnce(ctx context.Context, running *sync.WaitGroup) {
+	for r := s.work.takeRecovery(); r != nil; r = s.work.takeRecovery() {
+		s.insist(ctx, "the recovery copy could not be stored; it is tried again", func(ctx context.Context) error {
+			return s.client.cfg.Host.Recover(ctx, *r)
+		})
+	}
+	one, stop := context.WithCancel(ctx)
+	defer stop()
+	d := s.work.takeDeclaration(stop)
+	if d == nil {
+		return
+	}
+	s.insist(one, "a declaration could not be stored; it is tried again", func(one context.Context) error {
+		received, err := s.client.cfg.Host.Declare(one, *d, s.fetch(*d, running))
+		if err != nil {
+			return err
+		}
+		// What is stored is said even when a newer one came meanwhile.
+		s.tell(ctx, mesh.FrameReceived, received)
+		return nil
+	})
 }
 
 // tell has a frame of the host's written. It is dropped when the link ends.

@@ -79,6 +79,19 @@ func (s *Store) AddEvent(ctx context.Context, e mesh.Event) error {
 	return err
 }
 
+// AddGoodbye puts a goodbye among the messages, unless one waits there already.
+func (s *Store) AddGoodbye(ctx context.Context, g mesh.Goodbye) error {
+	err := s.tx(ctx, func(tx *sql.Tx) error {
+		var waiting bool
+		if err := tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM outbox WHERE type = ?)", mesh.FrameGoodbye).Scan(&waiting); err != nil || waiting {
+			return err
+		}
+		return s.put(ctx, tx, mesh.FrameGoodbye, g)
+	})
+	s.signal()
+	return err
+}
+
 // AddFullReport puts everything that the ledger holds among the messages.
 func (s *Store) AddFullReport(ctx context.Context) error {
 	err := s.tx(ctx, func(tx *sql.Tx) error {

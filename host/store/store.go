@@ -42,6 +42,7 @@ const (
 	metaApplied = "applied"
 	metaLast    = "last-pass"
 	metaBundle  = "bundle"
+	metaLeaving = "leaving"
 )
 
 // Store is the store of one host. All methods may be called from several

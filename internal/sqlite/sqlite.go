@@ -112,14 +112,32 @@ func prepare(ctx context.Context, db *sql.DB, file string, fsys fs.FS) error {
 	return nil
 }
 
+// Copy writes a database as it is at one moment to the file to, which takes the
+// place of any other, durable when Copy returns nil. The database may be in use
+// by other processes; it is not migrated.
+func Copy(ctx context.Context, file, to string) (err error) {
+	q := url.Values{}
+	q.Set("mode", "rw")
+	q.Set("_busy_timeout", "10000")
+	db, err := sql.Open("sqlite3", "file:"+(&url.URL{Path: file}).EscapedPath()+"?"+q.Encode())
+	if err != nil {
+		return fmt.Errorf("open %s: %w", file, err)
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	return Classify(copyTo(ctx, db, file, to))
+}
+
 func backup(ctx context.Context, db *sql.DB, file string, have int) error {
-	to := file + ".before-" + strconv.Itoa(have+1)
+	return copyTo(ctx, db, file, file+".before-"+strconv.Itoa(have+1))
+}
+
+func copyTo(ctx context.Context, db *sql.DB, file, to string) error {
 	aside := to + ".new"
 	if err := os.Remove(aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("clear half a backup: %w", err)
 	}
 	if _, err := db.ExecContext(ctx, "VACUUM INTO ?", aside); err != nil {
-		return fmt.Errorf("back up %s before migrating: %w", file, err)
+		return fmt.Errorf("copy %s: %w", file, err)
 	}
 	if err := syncFile(aside); err != nil {
 		return fmt.Errorf("sync backup: %w", err)

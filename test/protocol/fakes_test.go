@@ -48,7 +48,9 @@ type policy struct {
 	secrets  map[string]error
 	enrolled mesh.Enrolled
 	refuse   error
-	enrols   []mesh.Enrol
+	// unknown is the answer to a key that is not known. Nil: denied.
+	unknown error
+	enrols  []mesh.Enrol
 
 	welcome  mesh.Welcome
 	recovery *mesh.Recover
@@ -115,6 +117,9 @@ func (p *policy) NodeByKey(_ context.Context, key string) (string, error) {
 	defer p.mu.Unlock()
 	p.asked++
 	node, known := p.nodes[key]
+	if !known && p.unknown != nil {
+		return "", p.unknown
+	}
 	if !known {
 		return "", mesh.Errorf(mesh.CodeDenied, "this key belongs to no node; enrol this machine again")
 	}

@@ -177,6 +177,111 @@ func (o *Operator) Node(_ context.Context, name string) (control.NodeDetail, err
 	return n, nil
 }
 
+// History lists the revisions that were kept, newest first.
+func (o *Operator) History(_ context.Context, name string) ([]control.DeclarationView, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.revisions[name]) == 0 {
+		return nil, missing("declaration", name)
+	}
+	views := slices.Clone(o.revisions[name])
+	slices.Reverse(views)
+	for i := range views {
+		views[i].Document = nil
+	}
+	return views, nil
+}
+
+// Compare returns two revisions that were kept.
+func (o *Operator) Compare(ctx context.Context, name string, from, to int64) (control.Comparison, error) {
+	later, err := o.Declaration(ctx, name, to)
+	if err != nil {
+		return control.Comparison{}, err
+	}
+	if from == 0 {
+		from = later.Revision - 1
+	}
+	earlier, err := o.Declaration(ctx, name, from)
+	return control.Comparison{From: earlier, To: later}, err
+}
+
+// Revert keeps an earlier revision again.
+func (o *Operator) Revert(ctx context.Context, by control.Caller, name string, to int64) (control.Declared, error) {
+	if to == 0 {
+		newest, err := o.Declaration(ctx, name, 0)
+		if err != nil {
+			return control.Declared{}, err
+		}
+		to = newest.Revision - 1
+	}
+	v, err := o.Declaration(ctx, name, to)
+	if err != nil {
+		return control.Declared{}, err
+	}
+	if v.Removed {
+		return o.RemoveDeclaration(ctx, by, name)
+	}
+	return o.Declare(ctx, by, *v.Document)
+}
+
+// Events returns the events of Details.
+func (o *Operator) Events(_ context.Context, node string, limit int) ([]control.EventView, error) {
+	var events []control.EventView
+	for _, name := range slices.Sorted(maps.Keys(o.Details)) {
+		if node == "" || node == name {
+			events = append(events, o.Details[name].Events...)
+		}
+	}
+	if _, ok := o.Details[node]; node != "" && !ok {
+		return nil, missing("node", node)
+	}
+	return events[:min(limit, len(events))], nil
+}
+
+// onNode records a write about a node of Details.
+func (o *Operator) onNode(by control.Caller, what, name string) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.Refuse != nil {
+		return o.Refuse
+	}
+	if _, ok := o.Details[name]; !ok {
+		return missing("node", name)
+	}
+	o.record(by, what, name)
+	return nil
+}
+
+// Retire records that a node of Details retires.
+func (o *Operator) Retire(_ context.Context, by control.Caller, name string) (control.Retiring, error) {
+	n := o.Details[name]
+	return control.Retiring{Node: name, Generation: n.Declared + 1, Resources: len(n.Owned), Changed: true}, o.onNode(by, "retired", name)
+}
+
+// Keep records that a node of Details stays.
+func (o *Operator) Keep(_ context.Context, by control.Caller, name string) (control.Retiring, error) {
+	return control.Retiring{Node: name, Generation: o.Details[name].Declared + 2, Changed: true}, o.onNode(by, "kept", name)
+}
+
+// Label records new labels of a node of Details, which stays as it is.
+func (o *Operator) Label(_ context.Context, by control.Caller, name string, set map[string]string, drop []string) (map[string]string, error) {
+	labels := maps.Clone(o.Details[name].Labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	for _, k := range drop {
+		delete(labels, k)
+	}
+	maps.Copy(labels, set)
+	return labels, o.onNode(by, "labelled", name)
+}
+
+// Recover records that a node of Details was confirmed.
+func (o *Operator) Recover(_ context.Context, by control.Caller, name string) (control.Recovered, error) {
+	n := o.Details[name]
+	return control.Recovered{Node: name, Held: n.Held, Generation: n.Held + 1}, o.onNode(by, "recovered", name)
+}
+
 // Revoke records that a node of Details was revoked.
 func (o *Operator) Revoke(_ context.Context, by control.Caller, name string) error {
 	o.mu.Lock()

@@ -50,6 +50,8 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		{"the recovery copy follows what is said, and does not forget when told not to", recoveryCopy},
 		{"revocation marks node and key", revocation},
 		{"facts, link and contact are kept", factsAreKept},
+		{"what an operator changes about a node is kept, with what follows from it", changesAreKept},
+		{"a node fills no more than its share", sharesAreBounded},
 		{"events and audit come newest first", newestFirst},
 		{"what is not there is said to be not found", notFound},
 		{"writes at the same time are all kept", concurrentWrites},
@@ -260,6 +262,15 @@ func revisionsAreKept(t *testing.T, s control.Store, reopen func() control.Store
 	got, err := s.Declaration(t.Context(), "web", 0)
 	must(t, err)
 	equal(t, "revision 0", got, removal)
+	list, err := s.Revisions(t.Context(), "web", 2)
+	must(t, err)
+	equal(t, "history", list, []control.DeclarationView{
+		{Name: "web", Revision: 3, Written: start, By: "root", Removed: true},
+		{Name: "web", Revision: 2, Written: second.At, By: second.By, Resources: len(second.Document.Resources)},
+	})
+	none, err := s.Revisions(t.Context(), "nobody", 2)
+	must(t, err)
+	equal(t, "history of nothing", len(none), 0)
 }
 
 func revisionIsWrittenOnce(t *testing.T, s control.Store, _ func() control.Store) {
@@ -437,7 +448,7 @@ func recoveryCopy(t *testing.T, s control.Store, _ func() control.Store) {
 
 func revocation(t *testing.T, s control.Store, reopen func() control.Store) {
 	enrol(t, s, "web-1")
-	must(t, s.Revoke(t.Context(), control.RevokeTx{Node: "web-1", Event: control.EventView{Event: mesh.Event{Kind: "k", At: start}, Node: "web-1", Received: start}, Audit: entry("node revoked"), At: start.Add(time.Hour)}))
+	must(t, s.Leave(t.Context(), control.LeaveTx{Node: "web-1", State: mesh.NodeRevoked, Event: control.EventView{Event: mesh.Event{Kind: "k", At: start}, Node: "web-1", Received: start}, Audit: entry("node revoked"), At: start.Add(time.Hour)}))
 	s = reopen()
 	nodes, err := s.Nodes(t.Context())
 	must(t, err)
@@ -477,6 +488,75 @@ func factsAreKept(t *testing.T, s control.Store, reopen func() control.Store) {
 	}
 }
 
+func changesAreKept(t *testing.T, s control.Store, reopen func() control.Store) {
+	enrol(t, s, "web-1")
+	yes, no := true, false
+	event := control.EventView{Event: mesh.Event{Kind: "retiring", Detail: "d", At: start}, Node: "web-1", Received: start}
+	must(t, s.StoreLink(t.Context(), control.LinkTx{Node: "web-1", HostVersion: "1.0", Floor: 2, Held: 2, Ahead: true, Unheard: true}))
+	must(t, s.ChangeNode(t.Context(), control.ChangeTx{
+		Node: "web-1", Labels: map[string]string{"role": "db"}, Retiring: &yes, Audit: entry("node retired"), Events: []control.EventView{event},
+		Generation: &control.GenerationRecord{Node: "web-1", Generation: 4, Final: true, Digest: "final", Released: []mesh.ResourceID{"file:/etc/motd"}, At: start},
+	}))
+	s = reopen()
+	nodes, err := s.Nodes(t.Context())
+	must(t, err)
+	want := enrolment("web-1").Node
+	want.Labels, want.Retiring, want.Unheard, want.Floor = map[string]string{"role": "db"}, true, true, 4
+	want.Declared, want.Digest, want.Released = 4, "final", []mesh.ResourceID{"file:/etc/motd"}
+	equal(t, "node", nodes, []control.NodeRecord{want})
+	d, err := s.Compiled(t.Context(), "web-1", 4)
+	must(t, err)
+	if !d.Final || len(d.Resources) != 0 || len(d.Released) != 1 {
+		t.Errorf("the final declaration came back as %+v", d)
+	}
+	events, err := s.Events(t.Context(), "web-1", 1)
+	must(t, err)
+	equal(t, "events", events, []control.EventView{event})
+
+	must(t, s.StoreLink(t.Context(), control.LinkTx{Node: "web-1", HostVersion: "1.0", Floor: 9, Held: 9, Ahead: true}))
+	must(t, s.ChangeNode(t.Context(), control.ChangeTx{Node: "web-1", Retiring: &no, Ahead: &no, Audit: entry("node recovered")}))
+	nodes, err = s.Nodes(t.Context())
+	must(t, err)
+	if n := nodes[0]; n.Retiring || n.Ahead || n.Unheard || n.Labels["role"] != "db" {
+		t.Errorf("what was not set was changed, or what was set was not: %+v", n)
+	}
+}
+
+func sharesAreBounded(t *testing.T, s control.Store, _ func() control.Store) {
+	enrol(t, s, "web-1")
+	report := func(seq uint64, ids ...mesh.ResourceID) error {
+		r := mesh.Report{Generation: 3, State: mesh.GenerationApplied}
+		for _, id := range ids {
+			r.Results = append(r.Results, result(id, mesh.StatusOK))
+		}
+		_, err := s.StoreReport(t.Context(), control.ReportTx{Node: "web-1", Sequence: control.Sequence{StoreID: "s", Number: seq}, Report: r, State: r.State, At: start, Limit: 2})
+		return err
+	}
+	own := func(seq uint64, ids ...mesh.ResourceID) error {
+		change := mesh.OwnedChange{Full: seq == 2}
+		for _, id := range ids {
+			change.Owned = append(change.Owned, owned(id, "x"))
+		}
+		_, err := s.StoreOwned(t.Context(), control.OwnedTx{Node: "web-1", Sequence: control.Sequence{StoreID: "s", Number: seq}, Change: change, Mode: control.OwnedAsSaid, Limit: 2})
+		return err
+	}
+	must(t, report(1, "file:/a", "file:/b"))
+	must(t, own(2, "file:/a", "file:/b"))
+	for what, err := range map[string]error{"results": report(3, "file:/b", "file:/c"), "entries": own(4, "file:/c")} {
+		if mesh.CodeOf(err) != mesh.CodeInvalid {
+			t.Errorf("%s beyond the limit gave %v", what, err)
+		}
+	}
+	results, err := s.Results(t.Context(), "web-1")
+	must(t, err)
+	held, err := s.Owned(t.Context(), "web-1")
+	must(t, err)
+	if len(results) != 2 || len(held) != 2 {
+		t.Errorf("a write that was refused left %d results and %d entries", len(results), len(held))
+	}
+	must(t, report(3, "file:/a", "file:/b"))
+}
+
 func newestFirst(t *testing.T, s control.Store, _ func() control.Store) {
 	enrol(t, s, "web-1")
 	for i := range 3 {
@@ -497,7 +577,7 @@ func notFound(t *testing.T, s control.Store, _ func() control.Store) {
 	_, declarationErr := s.Declaration(t.Context(), "none", 0)
 	_, compiledErr := s.Compiled(t.Context(), "none", 1)
 	_, reportErr := s.StoreReport(t.Context(), control.ReportTx{Node: "none"})
-	revokeErr := s.Revoke(t.Context(), control.RevokeTx{Node: "none"})
+	revokeErr := s.Leave(t.Context(), control.LeaveTx{Node: "none", State: mesh.NodeRevoked})
 	for what, err := range map[string]error{"token": tokenErr, "declaration": declarationErr, "generation": compiledErr, "report": reportErr, "revocation": revokeErr} {
 		if !errors.Is(err, control.ErrNotFound) {
 			t.Errorf("%s of nothing gave %v", what, err)

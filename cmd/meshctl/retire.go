@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	mesh "github.com/meshctl/mesh"
+	"github.com/meshctl/mesh/control"
+	"github.com/meshctl/mesh/control/api"
+	"github.com/meshctl/mesh/internal/cli"
+)
+
+func newNodeRetireCommand(d deps) *cobra.Command {
+	var (
+		wait time.Duration
+		undo bool
+	)
+	cmd := &cobra.Command{
+		Use:   "retire NAME",
+		Short: "Have a node leave: everything the mesh owns there goes or is put back first",
+		Long: `Gives a node its final declaration: nothing is declared, and everything that the
+mesh owns there is released. The node removes it or puts back what was there
+before, reads each back, reports, and says goodbye. When that is recorded here it
+is retired: its key is refused, and the machine forgets its identity and which
+mesh it belonged to. The package mesh-host stays installed.
+
+A node that is switched off retires when it is back. One on which something
+cannot be removed, as when somebody changed it, stays a node and shows what
+failed; it tries again by itself when that is mended. Until it has left, --undo
+takes the retirement back.
+
+For a machine that is lost there is "meshctl node revoke".`,
+		Example: `  meshctl node retire web-1
+  meshctl node retire web-1 --undo`,
+		Args: cobra.ExactArgs(1),
+	}
+	cmd.Flags().DurationVar(&wait, "wait", 3*time.Second, "how long to look after the write, a `DURATION`; 0: not at all")
+	cmd.Flags().BoolVar(&undo, "undo", false, "take the retirement back")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if wait < 0 {
+			return cli.Usagef(cmd, "--wait %s is less than nothing", wait)
+		}
+		client := d.client(cmd)
+		if undo {
+			answer, err := client.Keep(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(d.stdout, "%s stays, and gets %s\n", clean(answer.Node), answer.Generation)
+			return nil
+		}
+		answer, err := client.Retire(cmd.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		if answer.Changed {
+			fmt.Fprintf(d.stdout, "%s leaves with %s, %s to remove or put back\n", clean(answer.Node), answer.Generation, count(answer.Resources, "resource", "resources"))
+		} else {
+			fmt.Fprintf(d.stdout, "%s is leaving already, with %s\n", clean(answer.Node), answer.Generation)
+		}
+		if wait == 0 {
+			return nil
+		}
+		return d.watchRetirement(cmd.Context(), client, args[0], wait)
+	}
+	return cmd
+}
+
+// watchRetirement looks until the node has left, something failed or the time is
+// up, and prints what it saw. What was written stays written.
+func (d deps) watchRetirement(ctx context.Context, client *api.Client, name string, wait time.Duration) error {
+	end := d.now().Add(wait)
+	poll := d.poll
+	if poll == 0 {
+		poll = 250 * time.Millisecond
+	}
+	for {
+		node, err := client.Node(ctx, name)
+		if err != nil {
+			fmt.Fprintf(d.stderr, "that %s leaves is written, but how far it is could not be read: %s; see `meshctl node show %s`\n", clean(name), cleanLines(err.Error()), clean(name))
+			return nil
+		}
+		if node.State == mesh.NodeRetired {
+			fmt.Fprintf(d.stdout, "%s retired\n", clean(name))
+			return nil
+		}
+		if !d.now().Before(end) {
+			d.printRetiring(node)
+			return nil
+		}
+		pause := time.NewTimer(poll)
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return nil
+		case <-pause.C:
+		}
+	}
+}
+
+func (d deps) printRetiring(node control.NodeDetail) {
+	fmt.Fprintf(d.stdout, "outstanding %s · failed %d\n", outstanding(node.Outstanding), len(node.Failed))
+	for _, f := range node.Failed {
+		fmt.Fprintf(d.stdout, "%-8s %s: %s\n", clean(string(f.Status)), clean(string(f.Resource)), clean(why(f)))
+	}
+	fmt.Fprintf(d.stderr, "%s is a node until it has left; it goes on by itself: see `meshctl node show %s`\n", clean(node.Node), clean(node.Node))
+}
