@@ -75,6 +75,10 @@ type Config struct {
 	// Architectures are the Debian architectures that every suite serves even
 	// when it holds no package for them. Nil means amd64 and arm64.
 	Architectures []string
+	// ValidFor is how long clients believe a Release of apt after it was signed.
+	// Zero: for ever, and a control plane that is off for long breaks nobody.
+	// Otherwise Refresh has to be called in time.
+	ValidFor time.Duration
 	// Keep says how long old generations stay readable.
 	Keep Keep
 	// Now is the clock. Nil means the system's.
