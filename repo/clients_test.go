@@ -63,8 +63,15 @@ func openRepo(t *testing.T, dir string, edit ...func(*repo.Config)) (*repo.Repo,
 
 func serve(t *testing.T, edit ...func(*repo.Config)) *site {
 	t.Helper()
-	s := &site{}
-	s.repo, s.keys = openRepo(t, t.TempDir(), edit...)
+	r, keys := openRepo(t, t.TempDir(), edit...)
+	s := serveRepo(t, r)
+	s.keys = keys
+	return s
+}
+
+func serveRepo(t *testing.T, r *repo.Repo) *site {
+	t.Helper()
+	s := &site{repo: r}
 	h := repohttp.New(s.repo, repohttp.Options{}, slog.New(slog.NewTextHandler(t.Output(), nil)))
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -227,6 +227,8 @@ func (r *Repo) repair(ctx context.Context) error {
 		if err := r.verifyPart(p); err != nil {
 			r.log.Warn("published indexes do not verify and are built again", "suite", k.suite, "format", k.format, "error", err)
 			d.edit(k)
+		} else if r.stale(p, r.cfg.Now()) {
+			d.edit(k)
 		}
 	}
 	if len(d.edits) == 0 {

@@ -255,6 +255,29 @@ func (r *Repo) List(ctx context.Context, suite string) ([]Package, error) {
 	return out, ctx.Err()
 }
 
+// SuitePackage is a package in one of the suites that hold it.
+type SuitePackage struct {
+	Suite string `json:"suite"`
+	Package
+}
+
+// Versions returns every package of a name in every suite, sorted by suite,
+// format and version.
+func (r *Repo) Versions(name string) []SuitePackage {
+	s := r.state.Load()
+	var out []SuitePackage
+	for _, suite := range s.suites() {
+		for _, f := range []Format{Deb, RPM} {
+			if p := s.parts[partKey{suite, f}]; p != nil {
+				for _, rec := range p.named(name) {
+					out = append(out, SuitePackage{suite, rec.Package})
+				}
+			}
+		}
+	}
+	return out
+}
+
 // Incoming is one file that is to be published.
 type Incoming struct {
 	// Name is what the sender calls the file. It appears in messages and decides nothing.

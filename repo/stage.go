@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
@@ -155,7 +156,7 @@ func (r *Repo) fill(ctx context.Context, s *staged, body io.Reader, how durabili
 	case bytes.HasPrefix(magic, []byte("!<arch>\n")):
 		rec, name, err = r.fillDeb(f, br)
 	case bytes.HasPrefix(magic, []byte{0xed, 0xab, 0xee, 0xdb}):
-		rec, name, err = r.fillRPM(f, br)
+		rec, name, err = r.fillRPM(f, br, r.cfg.Now())
 	default:
 		return &Refusal{Code: CodeNotAPackage, File: s.given, Sentence: "this is neither a deb nor an rpm file; nothing was published"}
 	}
@@ -239,7 +240,7 @@ func (r *Repo) fillDeb(f *os.File, body io.Reader) (*record, string, error) {
 	return rec, name, nil
 }
 
-func (r *Repo) fillRPM(f *os.File, body io.Reader) (*record, string, error) {
+func (r *Repo) fillRPM(f *os.File, body io.Reader, published time.Time) (*record, string, error) {
 	h := sha256.New()
 	count := &counter{w: io.MultiWriter(f, h)}
 	key := r.signer.Fingerprints()[0]
@@ -250,7 +251,7 @@ func (r *Repo) fillRPM(f *os.File, body io.Reader) (*record, string, error) {
 	rec := &record{Content: p.Content, SignedBy: key, Package: Package{
 		Format: RPM, Name: p.Name, Version: p.FullVersion(), Arch: p.Arch,
 		SHA256: hex.EncodeToString(h.Sum(nil)), Size: count.n,
-		Published: r.cfg.Now().UTC(), Compression: p.PayloadCompression,
+		Published: published.UTC(), Compression: p.PayloadCompression,
 	}}
 	name := p.FileName()
 	rec.File = poolPath(rec.SHA256, name)
