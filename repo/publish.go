@@ -108,28 +108,32 @@ type Ref struct {
 	Arch          string
 }
 
-// Remove takes a package out of a suite and returns what was removed. Readers
+// Remove takes packages out of a suite, all or none, and returns what was removed. Readers
 // that know an earlier generation can still fetch it for a while; its name and
 // version are never given to other content. A package that is not there is a
 // *Refusal.
-func (r *Repo) Remove(ctx context.Context, suite string, ref Ref) ([]Package, error) {
+func (r *Repo) Remove(ctx context.Context, suite string, refs ...Ref) ([]Package, error) {
 	var gone []Package
 	_, err := r.commit(ctx, func(d *draft) error {
-		recs, err := d.lookUp(suite, ref)
-		if err != nil {
-			return err
-		}
 		gone = nil
-		for _, rec := range recs {
-			d.drop(partKey{suite, rec.Format}, rec)
-			gone = append(gone, rec.Package)
+		for _, ref := range refs {
+			recs, err := d.lookUp(suite, ref)
+			if err != nil {
+				return err
+			}
+			for _, rec := range recs {
+				d.drop(partKey{suite, rec.Format}, rec)
+				gone = append(gone, rec.Package)
+			}
 		}
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	r.log.Info("package removed", "suite", suite, "format", ref.Format, "package", ref.Name, "version", ref.Version)
+	for _, p := range gone {
+		r.log.Info("package removed", "suite", suite, "format", p.Format, "package", p.Name, "version", p.Version, "arch", p.Arch)
+	}
 	return gone, nil
 }
 
