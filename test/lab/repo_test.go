@@ -129,7 +129,11 @@ func (s *shelf) commands(t *testing.T, title string) []string {
 		t.Fatalf("the page has no %q:\n%s", title, s.page)
 	}
 	block, _, _ := strings.Cut(rest, "\n\n")
-	return strings.Split(strings.ReplaceAll(block, "\n  ", "\n"), "\n")
+	var commands []string
+	for line := range strings.Lines(block) {
+		commands = append(commands, strings.TrimSpace(line))
+	}
+	return commands
 }
 
 // repoStory is the life of a package on a machine that no mesh manages, whose
@@ -144,6 +148,7 @@ func repoStory(t *testing.T, s *shelf, h *lab.Host) {
 		if err != nil {
 			t.Fatalf("%s: %v\n%s", what, err, text)
 		}
+		t.Logf("%s:\n$ %s\n%s", what, strings.Join(commands, "\n$ "), text)
 		for _, own := range theirOwn {
 			text = strings.ReplaceAll(text, own, "")
 		}
@@ -152,6 +157,8 @@ func repoStory(t *testing.T, s *shelf, h *lab.Host) {
 		}
 		return text
 	}
+	systemd, manager := lab.Versions(t, h)
+	lab.Case{Case: "plain client of the repository", Requirement: "M11", Host: h.Flavour().Name, Systemd: systemd, Manager: manager}.Line(t)
 	commands := s.commands(t, how.title)
 	if len(commands) != 3 {
 		t.Errorf("the page asks for %d commands, want three:\n%s", len(commands), strings.Join(commands, "\n"))
