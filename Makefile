@@ -53,6 +53,15 @@ test: setup ## every test, as root: unit, script, protocol and lab
 		$(if $(FAULT_PACKAGES),-- $(GO) test -tags fault -timeout 15m $(FAULT_PACKAGES)) \
 		-- $(GO) test -count=1 -p 1 -timeout 40m $(LAB_PACKAGES)
 
+.PHONY: test-matrix
+test-matrix: setup ## what takes longer: every client and flavour; table, and out/matrix.json
+	@$(GO) run ./internal/tool/matrix -out out/matrix.json \
+		-- $(GO) test -json -count=1 -p 1 -timeout 90m -tags matrix -run Matrix ./repo ./test/lab
+
+.PHONY: bench-repo
+bench-repo: setup-bench ## the repository beside reprepro, aptly, apt-ftparchive and createrepo_c
+	@$(GO) run ./test/bench/repo
+
 .PHONY: test-unit
 test-unit: setup-check ## the tests that boot no machine; what could not run here is listed
 	@$(TESTSUM) -skips list -- $(GO) test $(UNIT_PACKAGES)
@@ -73,13 +82,15 @@ lab-down: ## end what lab-up started
 docs: ## write the generated pages of docs
 	@$(GO) run ./internal/tool/requirements
 
-.PHONY: setup setup-check setup-build
+.PHONY: setup setup-check setup-build setup-bench
 setup: ## install what building and testing needs, when it is missing
 	@internal/tool/setup.sh test
 setup-check:
 	@internal/tool/setup.sh check
 setup-build:
 	@internal/tool/setup.sh build
+setup-bench:
+	@internal/tool/setup.sh bench
 
 .PHONY: clean
 clean: ## remove what was built

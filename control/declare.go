@@ -379,9 +379,9 @@ func (c *Control) IssueToken(ctx context.Context, caller Caller, req TokenReques
 	return TokenIssued{Token: token.String(), Expires: record.Expires, RepositoryURL: c.repositoryURL}, nil
 }
 
-// RecordPublish notes that packages were published.
-func (c *Control) RecordPublish(ctx context.Context, caller Caller, detail string) error {
-	entry := AuditEntry{At: c.now(), Who: caller.Name, Door: caller.Door, What: "packages published", Detail: bounded(detail, detailLimit)}
+// RecordRepository notes a change of the package repository.
+func (c *Control) RecordRepository(ctx context.Context, caller Caller, what, detail string) error {
+	entry := AuditEntry{At: c.now(), Who: caller.Name, Door: caller.Door, What: what, Detail: bounded(detail, detailLimit)}
 	return wrap(c.store.RecordAudit(ctx, entry), "store audit entry")
 }
 

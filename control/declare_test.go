@@ -217,7 +217,7 @@ func TestEveryRevisionCanBeReadAndEveryWriteIsInTheAuditLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.token(control.TokenRequest{Name: "n"})
-	if err := p.RecordPublish(context.Background(), root, "hello 1.0"); err != nil {
+	if err := p.RecordRepository(context.Background(), root, "packages published", "hello 1.0"); err != nil {
 		t.Fatal(err)
 	}
 	p.restart()

@@ -1,16 +1,13 @@
 package repo
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"sort"
 	"strconv"
 	"time"
 
-	"github.com/klauspost/compress/gzip"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/meshctl/mesh/repo/apt"
@@ -28,14 +25,17 @@ const maxSkew = 10 * time.Second
 func (r *Repo) buildPart(ctx context.Context, p, prev *part, next *state) error {
 	p.dir = partName(p.key, next.generation)
 	p.setDates(prev, next.time)
+	if r.cfg.ValidFor > 0 && p.key.format == Deb {
+		p.validUntil = p.date.Add(r.cfg.ValidFor)
+	}
 	t, err := newTree(r.public("parts", p.dir))
 	if err != nil {
 		return err
 	}
 	if p.key.format == Deb {
-		err = r.buildDeb(ctx, t, p)
+		err = r.buildDeb(ctx, t, p, prev)
 	} else {
-		err = r.buildRPM(ctx, t, p, next.generation)
+		err = r.buildRPM(ctx, t, p, prev, next.generation)
 	}
 	if err != nil {
 		return err
@@ -117,72 +117,71 @@ func (r *Repo) debArchitectures(p *part) []string {
 	return out
 }
 
-// blob is one index file: its bytes as served, and what they unpack to.
-type blob struct {
-	plain, packed          []byte
-	plainSHA256, packed256 string
+// packages is how a Packages index is written.
+var packages = document{text: func(rec *record) []string { return []string{rec.Stanza, "\n"} }}
+
+// ofArch returns the records that the index of an architecture lists.
+func ofArch(records []*record, arch string) []*record {
+	out := make([]*record, 0, len(records))
+	for _, rec := range records {
+		if rec.Arch == arch || rec.Arch == "all" {
+			out = append(out, rec)
+		}
+	}
+	return out
 }
 
-func compress(plain []byte) (blob, error) {
-	var buf bytes.Buffer
-	buf.Grow(len(plain)/4 + 1024)
-	z, err := gzip.NewWriterLevel(&buf, gzip.BestSpeed)
-	if err != nil {
-		return blob{}, err
-	}
-	if _, err := z.Write(plain); err != nil {
-		return blob{}, err
-	}
-	if err := z.Close(); err != nil {
-		return blob{}, err
-	}
-	return blob{plain: plain, packed: buf.Bytes(), plainSHA256: sum(plain), packed256: sum(buf.Bytes())}, nil
-}
-
-func (r *Repo) buildDeb(ctx context.Context, t *tree, p *part) error {
-	archs := r.debArchitectures(p)
-	blobs := make([]blob, len(archs))
+// buildIndexes makes the compressed indexes of a part, all at once.
+func (p *part) buildIndexes(ctx context.Context, prev *part, names []string, doc func(name string) (document, []*record)) error {
+	p.indexes = make(map[string]*index, len(names))
+	made := make([]*index, len(names))
 	g, _ := errgroup.WithContext(ctx)
-	for i, arch := range archs {
-		g.Go(func() error {
-			var b bytes.Buffer
-			for _, rec := range p.records {
-				if rec.Arch == arch || rec.Arch == "all" {
-					b.WriteString(rec.Stanza)
-					b.WriteByte('\n')
-				}
+	for i, name := range names {
+		g.Go(func() (err error) {
+			var before *index
+			if prev != nil {
+				before = prev.indexes[name]
 			}
-			var err error
-			blobs[i], err = compress(b.Bytes())
+			d, records := doc(name)
+			made[i], err = d.makeIndex(before, records)
 			return err
 		})
 	}
 	if err := g.Wait(); err != nil {
-		return fmt.Errorf("compress index: %w", err)
+		return fmt.Errorf("write index: %w", err)
+	}
+	for i, name := range names {
+		p.indexes[name] = made[i]
+	}
+	return nil
+}
+
+func (r *Repo) buildDeb(ctx context.Context, t *tree, p, prev *part) error {
+	archs := r.debArchitectures(p)
+	err := p.buildIndexes(ctx, prev, archs, func(arch string) (document, []*record) { return packages, ofArch(p.records, arch) })
+	if err != nil {
+		return err
 	}
 	rel := &apt.Release{
 		Origin: r.cfg.Origin, Label: r.cfg.Label, Suite: p.key.suite, Codename: p.key.suite,
-		Date: p.date, Architectures: archs, Components: []string{component}, ByHash: true,
+		Date: p.date, ValidUntil: p.validUntil, Architectures: archs, Components: []string{component}, ByHash: true,
 	}
-	for i, arch := range archs {
+	for _, arch := range archs {
+		ix := p.indexes[arch]
 		dir := component + "/binary-" + arch + "/"
-		for _, f := range []struct {
-			name, sha string
-			body      []byte
-		}{
-			{"Packages", blobs[i].plainSHA256, blobs[i].plain},
-			{"Packages.gz", blobs[i].packed256, blobs[i].packed},
-		} {
-			if err := t.write("tree/"+dir+f.name, f.body); err != nil {
-				return err
-			}
-			byHash := dir + "by-hash/SHA256/" + f.sha
-			if err := t.link(t.path("tree/"+dir+f.name), "tree/"+byHash); err != nil {
-				return err
-			}
-			p.own = append(p.own, byHash)
-			rel.Files = append(rel.Files, apt.IndexFile{Path: dir + f.name, Size: int64(len(f.body)), SHA256: f.sha})
+		if err := t.write("tree/"+dir+"Packages.gz", ix.bytes()...); err != nil {
+			return err
 		}
+		byHash := dir + "by-hash/SHA256/" + ix.sum
+		if err := t.link(t.path("tree/"+dir+"Packages.gz"), "tree/"+byHash); err != nil {
+			return err
+		}
+		p.own = append(p.own, byHash)
+		// The plain file is promised and not served: without the promise apt
+		// passes over the whole component, and nobody fetches it.
+		rel.Files = append(rel.Files,
+			apt.IndexFile{Path: dir + "Packages", Size: ix.plain, SHA256: ix.plainSum},
+			apt.IndexFile{Path: dir + "Packages.gz", Size: ix.size, SHA256: ix.sum})
 	}
 	text := rel.Bytes()
 	var inline, detached []byte
@@ -212,41 +211,38 @@ func (r *Repo) writeMutable(t *tree, p *part, name string, body []byte) error {
 	return nil
 }
 
-func (r *Repo) buildRPM(ctx context.Context, t *tree, p *part, generation uint64) error {
-	kinds := []rpm.Kind{rpm.Primary, rpm.Filelists, rpm.Other}
-	docs := make([]rpm.Document, len(kinds))
-	blobs := make([]blob, len(kinds))
-	g, _ := errgroup.WithContext(ctx)
-	for i, k := range kinds {
-		g.Go(func() error {
-			fragments := make([][]byte, len(p.records))
-			for j, rec := range p.records {
-				fragments[j] = rec.fragment(k)
-			}
-			var b bytes.Buffer
-			if err := rpm.WriteDocument(&b, k, fragments); err != nil {
-				return err
-			}
-			var err error
-			if blobs[i], err = compress(b.Bytes()); err != nil {
-				return err
-			}
-			docs[i] = rpm.Document{
-				Kind: k, Href: "repodata/" + blobs[i].packed256 + "-" + string(k) + ".xml.gz",
-				SHA256: blobs[i].packed256, OpenSHA256: blobs[i].plainSHA256,
-				Size: int64(len(blobs[i].packed)), OpenSize: int64(len(blobs[i].plain)), Time: p.modified.Unix(),
-			}
-			return nil
-		})
+var rpmKinds = []rpm.Kind{rpm.Primary, rpm.Filelists, rpm.Other}
+
+// metadata is how a document of the rpm metadata is written that lists n packages.
+func metadata(k rpm.Kind, n int) document {
+	d := document{text: func(rec *record) []string { return []string{rec.fragment(k)} }}
+	d.head, d.tail = rpm.Frame(k, n)
+	return d
+}
+
+func (r *Repo) buildRPM(ctx context.Context, t *tree, p, prev *part, generation uint64) error {
+	var names []string
+	for _, k := range rpmKinds {
+		names = append(names, string(k))
 	}
-	if err := g.Wait(); err != nil {
-		return fmt.Errorf("write metadata: %w", err)
+	err := p.buildIndexes(ctx, prev, names, func(name string) (document, []*record) {
+		return metadata(rpm.Kind(name), len(p.records)), p.records
+	})
+	if err != nil {
+		return err
 	}
-	for i := range docs {
-		if err := t.write("tree/"+docs[i].Href, blobs[i].packed); err != nil {
+	var docs []rpm.Document
+	for _, k := range rpmKinds {
+		ix := p.indexes[string(k)]
+		doc := rpm.Document{
+			Kind: k, Href: "repodata/" + ix.sum + "-" + string(k) + ".xml.gz",
+			SHA256: ix.sum, OpenSHA256: ix.plainSum, Size: ix.size, OpenSize: ix.plain, Time: p.modified.Unix(),
+		}
+		docs = append(docs, doc)
+		if err := t.write("tree/"+doc.Href, ix.bytes()...); err != nil {
 			return err
 		}
-		p.own = append(p.own, docs[i].Href)
+		p.own = append(p.own, doc.Href)
 	}
 	repomd := rpm.Repomd(strconv.FormatUint(generation, 10), docs)
 	signature, err := r.signer.DetachSign(repomd)
@@ -267,30 +263,13 @@ func (r *Repo) buildRPM(ctx context.Context, t *tree, p *part, generation uint64
 	return t.symlink("../../../../pool", "tree/pool")
 }
 
-func (rec *record) fragment(k rpm.Kind) []byte {
+func (rec *record) fragment(k rpm.Kind) string {
 	switch k {
 	case rpm.Primary:
-		return []byte(rec.Primary)
+		return rec.Primary
 	case rpm.Filelists:
-		return []byte(rec.Filelists)
+		return rec.Filelists
 	default:
-		return []byte(rec.Other)
+		return rec.Other
 	}
-}
-
-// unpackBounded unpacks gzip and fails when it is not exactly want bytes.
-func unpackBounded(packed []byte, want int64) ([]byte, error) {
-	z, err := gzip.NewReader(bytes.NewReader(packed))
-	if err != nil {
-		return nil, err
-	}
-	var buf bytes.Buffer
-	buf.Grow(int(want) + bytes.MinRead)
-	if _, err := io.Copy(&buf, io.LimitReader(z, want+1)); err != nil {
-		return nil, err
-	}
-	if int64(buf.Len()) != want {
-		return nil, fmt.Errorf("it unpacks to %d bytes, want %d", buf.Len(), want)
-	}
-	return buf.Bytes(), nil
 }

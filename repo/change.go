@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -15,50 +17,175 @@ import (
 
 // draft is the next generation while changes are applied to it.
 type draft struct {
-	parts     map[partKey]*part
-	dirty     map[partKey]bool // parts that have to be built
-	withdrawn map[string]withdrawn
-	adding    map[string]*staged // staged files that enter the pool, by pool digest
+	base      *state
+	edits     map[partKey]*edit
+	withdrawn map[string]withdrawn // what base holds, when nothing was changed
+	own       bool                 // whether withdrawn is the draft's own
+	adding    map[string]*staged   // staged files that enter the pool, by pool digest
+}
+
+// edit is what a draft changes in one part. A part with an edit is built, even
+// when the edit is empty.
+type edit struct {
+	added []*record
+	gone  map[*record]bool
 }
 
 func (s *state) draft() *draft {
-	d := &draft{
-		parts: make(map[partKey]*part, len(s.parts)), dirty: map[partKey]bool{},
-		withdrawn: make(map[string]withdrawn, len(s.withdrawn)), adding: map[string]*staged{},
-	}
-	for k, p := range s.parts {
-		d.parts[k] = p
-	}
-	for k, w := range s.withdrawn {
-		d.withdrawn[k] = w
-	}
-	return d
+	return &draft{base: s, edits: map[partKey]*edit{}, withdrawn: s.withdrawn, adding: map[string]*staged{}}
 }
 
 func (d *draft) clone() *draft {
-	c := (&state{parts: d.parts, withdrawn: d.withdrawn}).draft()
-	for k := range d.dirty {
-		c.dirty[k] = true
-	}
-	for k, s := range d.adding {
-		c.adding[k] = s
+	c := &draft{base: d.base, edits: make(map[partKey]*edit, len(d.edits)), withdrawn: maps.Clone(d.withdrawn), own: true, adding: maps.Clone(d.adding)}
+	for k, e := range d.edits {
+		c.edits[k] = &edit{added: slices.Clone(e.added), gone: maps.Clone(e.gone)}
 	}
 	return c
 }
 
-func (d *draft) set(p *part) {
-	d.parts[p.key] = p
-	d.dirty[p.key] = true
+// edit returns the edit of a part, and makes the part part of the change.
+func (d *draft) edit(k partKey) *edit {
+	e := d.edits[k]
+	if e == nil {
+		e = &edit{gone: map[*record]bool{}}
+		d.edits[k] = e
+	}
+	return e
+}
+
+// has reports whether the draft has this part.
+func (d *draft) has(k partKey) bool { return d.base.parts[k] != nil || d.edits[k] != nil }
+
+// in returns the record of a package in one part, nil when it is not there.
+func (d *draft) in(k partKey, p Package) *record {
+	if e := d.edits[k]; e != nil {
+		for _, rec := range e.added {
+			if rec.Name == p.Name && rec.Version == p.Version && rec.Arch == p.Arch {
+				return rec
+			}
+		}
+	}
+	if base := d.base.parts[k]; base != nil {
+		if rec := base.find(p); rec != nil && (d.edits[k] == nil || !d.edits[k].gone[rec]) {
+			return rec
+		}
+	}
+	return nil
+}
+
+// anywhere returns the record of a package in whichever suite holds it.
+func (d *draft) anywhere(p Package) *record {
+	for k := range d.base.parts {
+		if k.format != p.Format {
+			continue
+		}
+		if rec := d.in(k, p); rec != nil {
+			return rec
+		}
+	}
+	for k := range d.edits {
+		if k.format != p.Format || d.base.parts[k] != nil {
+			continue
+		}
+		if rec := d.in(k, p); rec != nil {
+			return rec
+		}
+	}
+	return nil
+}
+
+// named returns the records of a name in one part, oldest version first.
+func (d *draft) named(k partKey, name string) []*record {
+	var out []*record
+	e := d.edits[k]
+	if base := d.base.parts[k]; base != nil {
+		for _, rec := range base.named(name) {
+			if e == nil || !e.gone[rec] {
+				out = append(out, rec)
+			}
+		}
+	}
+	if e != nil {
+		for _, rec := range e.added {
+			if rec.Name == name {
+				out = append(out, rec)
+			}
+		}
+		slices.SortFunc(out, compareRecords)
+	}
+	return out
+}
+
+func (d *draft) add(k partKey, rec *record) {
+	e := d.edit(k)
+	e.added = append(e.added, rec)
+	if _, was := d.withdrawn[rec.ID()]; was {
+		d.ownWithdrawn()
+		delete(d.withdrawn, rec.ID())
+	}
+}
+
+// drop takes a record out of one part. Its name and version are remembered when
+// no other suite holds them.
+func (d *draft) drop(k partKey, rec *record) {
+	e := d.edit(k)
+	if i := slices.Index(e.added, rec); i >= 0 {
+		e.added = slices.Delete(e.added, i, i+1)
+	} else {
+		e.gone[rec] = true
+	}
+	if d.anywhere(rec.Package) == nil {
+		d.ownWithdrawn()
+		d.withdrawn[rec.ID()] = withdrawn{Content: rec.Content, Uploaded: rec.Uploaded}
+		delete(d.adding, rec.SHA256)
+	}
+}
+
+func (d *draft) ownWithdrawn() {
+	if d.own {
+		return
+	}
+	if d.withdrawn = maps.Clone(d.withdrawn); d.withdrawn == nil {
+		d.withdrawn = map[string]withdrawn{}
+	}
+	d.own = true
 }
 
 // ensureSuite gives the suite its two parts.
 func (d *draft) ensureSuite(suite string) {
 	for _, f := range []Format{Deb, RPM} {
-		k := partKey{suite, f}
-		if d.parts[k] == nil {
-			d.set(newPart(k, map[string]*record{}))
+		if k := (partKey{suite, f}); !d.has(k) {
+			d.edit(k)
 		}
 	}
+}
+
+// all returns every record of one part, in the part's order.
+func (d *draft) all(k partKey) []*record {
+	base, e := d.base.parts[k], d.edits[k]
+	switch {
+	case base == nil:
+		base = &part{key: k}
+	case e == nil:
+		return base.records
+	}
+	return base.with(e.added, e.gone).records
+}
+
+// parts returns the parts of the generation that the draft describes.
+func (d *draft) parts() map[partKey]*part {
+	out := maps.Clone(d.base.parts)
+	if out == nil {
+		out = map[partKey]*part{}
+	}
+	for k, e := range d.edits {
+		base := d.base.parts[k]
+		if base == nil {
+			base = &part{key: k}
+		}
+		out[k] = base.with(e.added, e.gone)
+	}
+	return out
 }
 
 // change is one caller's wish. apply sees the draft with all earlier changes
@@ -125,13 +252,18 @@ func (r *Repo) commitBatch(ctx context.Context, batch []*change) {
 	cur := r.state.Load()
 	d := cur.draft()
 	for _, c := range batch {
-		next := d.clone()
+		next := d
+		if len(batch) > 1 {
+			next = d.clone()
+		}
 		if c.err = c.apply(next); c.err == nil {
 			d = next
+		} else if len(batch) == 1 {
+			d = cur.draft()
 		}
 	}
 	gen, err := cur.generation, error(nil)
-	if len(d.dirty) > 0 {
+	if len(d.edits) > 0 {
 		if err = r.publish(ctx, cur, d); err == nil {
 			gen = r.state.Load().generation
 		}
@@ -149,7 +281,7 @@ func (r *Repo) commitBatch(ctx context.Context, batch []*change) {
 func (r *Repo) publish(ctx context.Context, cur *state, d *draft) (err error) {
 	next := &state{
 		generation: cur.generation + 1, time: r.cfg.Now().UTC(),
-		parts: d.parts, withdrawn: d.withdrawn,
+		parts: d.parts(), withdrawn: d.withdrawn,
 	}
 	var entered []string
 	defer func() {
@@ -172,8 +304,8 @@ func (r *Repo) publish(ctx context.Context, cur *state, d *draft) (err error) {
 	fault.Point("repo.after-pool")
 
 	g, gctx := errgroup.WithContext(ctx)
-	for k := range d.dirty {
-		p := d.parts[k]
+	for k := range d.edits {
+		p := next.parts[k]
 		g.Go(func() error {
 			if err := r.buildPart(gctx, p, cur.parts[k], next); err != nil {
 				return fmt.Errorf("build %s of suite %s: %w", k.format, k.suite, err)
@@ -196,7 +328,7 @@ func (r *Repo) publish(ctx context.Context, cur *state, d *draft) (err error) {
 		return err
 	}
 	fault.Point("repo.after-switch")
-	r.adopt(next, d.dirty)
+	r.adopt(next, d)
 	r.collect()
 	return nil
 }
@@ -246,7 +378,7 @@ func (r *Repo) filePath(rec *record) string { return r.cfg.Dir + "/" + rec.File 
 // removed at the next start.
 func (r *Repo) abandon(next *state, d *draft, entered []string) {
 	os.RemoveAll(r.public("gen", genName(next.generation)))
-	for k := range d.dirty {
+	for k := range d.edits {
 		os.RemoveAll(r.public("parts", partName(k, next.generation)))
 	}
 	for _, sha := range entered {
@@ -308,13 +440,12 @@ func (r *Repo) switchTo(s *state) error {
 }
 
 // adopt makes s current in memory.
-func (r *Repo) adopt(s *state, dirty map[partKey]bool) {
-	for k := range dirty {
+func (r *Repo) adopt(s *state, d *draft) {
+	for k := range d.edits {
 		r.count(s.parts[k], 1)
-		if len(r.kept) > 0 && r.kept[0].parts[k] != nil {
-			// Only the current parts are looked things up in, and only by the
-			// holder of the turn; the maps of hundreds of old ones add up.
-			r.kept[0].parts[k].byID = nil
+		if old := d.base.parts[k]; old != nil {
+			// Only the current indexes are built upon; hundreds of old ones add up.
+			old.indexes = nil
 		}
 	}
 	r.kept = append([]*state{s}, r.kept...)

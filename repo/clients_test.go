@@ -63,23 +63,35 @@ func openRepo(t *testing.T, dir string, edit ...func(*repo.Config)) (*repo.Repo,
 
 func serve(t *testing.T, edit ...func(*repo.Config)) *site {
 	t.Helper()
-	s := &site{}
-	s.repo, s.keys = openRepo(t, t.TempDir(), edit...)
+	r, keys := openRepo(t, t.TempDir(), edit...)
+	s := serveRepo(t, r)
+	s.keys = keys
+	return s
+}
+
+func serveRepo(t *testing.T, r *repo.Repo) *site {
+	t.Helper()
+	s := &site{repo: r}
 	h := repohttp.New(s.repo, repohttp.Options{}, slog.New(slog.NewTextHandler(t.Output(), nil)))
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatalf("listen: %v", err)
-	}
-	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	s.url = listen(t, &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		s.mu.Lock()
 		s.requests = append(s.requests, req.RemoteAddr+" "+req.URL.Path)
 		s.mu.Unlock()
 		h.ServeHTTP(w, req)
-	})}
+	})})
+	return s
+}
+
+// listen serves on loopback and returns the address as a URL.
+func listen(t *testing.T, srv *http.Server) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatalf("listen: %v", err)
+	}
 	go srv.Serve(l)
 	t.Cleanup(func() { srv.Close() })
-	s.url = "http://" + l.Addr().String()
-	return s
+	return "http://" + l.Addr().String()
 }
 
 func publish(t *testing.T, r *repo.Repo, suite string, files ...[]byte) repo.Published {

@@ -1,6 +1,7 @@
 package repo
 
 import (
+	"bufio"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -47,11 +48,23 @@ func (t *tree) parent(rel string) error {
 	return nil
 }
 
-func (t *tree) write(rel string, b []byte) error {
+// write writes a file out of pieces.
+func (t *tree) write(rel string, pieces ...[]byte) error {
 	if err := t.parent(rel); err != nil {
 		return err
 	}
-	if err := os.WriteFile(t.path(rel), b, 0o644); err != nil {
+	f, err := os.OpenFile(t.path(rel), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	if err != nil {
+		return fmt.Errorf("write %s: %w", rel, err)
+	}
+	w := bufio.NewWriterSize(f, 64<<10)
+	for _, b := range pieces {
+		if _, err := w.Write(b); err != nil {
+			f.Close()
+			return fmt.Errorf("write %s: %w", rel, err)
+		}
+	}
+	if err := errors.Join(w.Flush(), f.Close()); err != nil {
 		return fmt.Errorf("write %s: %w", rel, err)
 	}
 	t.files = append(t.files, t.path(rel))

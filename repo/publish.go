@@ -25,18 +25,16 @@ func (r *Repo) Publish(ctx context.Context, suite string, files []Incoming) (Pub
 	if len(files) == 0 {
 		return Published{}, &Refusal{Code: CodeNoFiles, Sentence: "no file was given to publish"}
 	}
-	var all []*staged
+	all, err := r.stageAll(ctx, files)
 	defer func() {
 		for _, s := range all {
-			s.discard()
+			if s != nil {
+				s.discard()
+			}
 		}
 	}()
-	for _, in := range files {
-		s, err := r.stage(ctx, in)
-		if err != nil {
-			return Published{}, err
-		}
-		all = append(all, s)
+	if err != nil {
+		return Published{}, err
 	}
 	fault.Point("repo.after-stage")
 	out := Published{Suite: suite}
@@ -66,15 +64,16 @@ func (r *Repo) Publish(ctx context.Context, suite string, files []Incoming) (Pub
 
 // admit puts one staged file into the draft's suite, or refuses it.
 func (r *Repo) admit(d *draft, suite string, s *staged) (PublishedFile, error) {
+	if rec := s.rec; rec.Format == RPM && rec.SignedBy != r.signer.Fingerprints()[0] {
+		return PublishedFile{}, fmt.Errorf("admit %s: %w", clip(s.given), errKeyChanged)
+	}
 	d.ensureSuite(suite)
 	k := partKey{suite, s.rec.Format}
-	id := s.rec.ID()
-	rec := find(d.parts, id)
+	rec := d.anywhere(s.rec.Package)
 	if rec == nil {
-		if w, ok := d.withdrawn[id]; ok && w.Content != s.rec.Content {
+		if w, ok := d.withdrawn[s.rec.ID()]; ok && w.Content != s.rec.Content {
 			return PublishedFile{}, conflict(s, w.Uploaded, "was published before, and removed,")
 		}
-		delete(d.withdrawn, id)
 		rec = s.rec
 		if old, err := r.loadRecord(rec.SHA256); err == nil {
 			rec = old
@@ -84,12 +83,16 @@ func (r *Repo) admit(d *draft, suite string, s *staged) (PublishedFile, error) {
 		return PublishedFile{}, conflict(s, rec.Uploaded, "is published")
 	}
 	f := PublishedFile{Name: s.given, Outcome: AlreadyThere, Package: rec.Package}
-	if d.parts[k].byID[id] == nil {
-		d.set(d.parts[k].with(rec))
+	if d.in(k, rec.Package) == nil {
+		d.add(k, rec)
 		f.Outcome = Added
 	}
 	return f, nil
 }
+
+// errKeyChanged: a key was dropped between the upload and the publish. Sending
+// the same again helps.
+var errKeyChanged = errors.New("the signing key changed while the file was received; publish it again")
 
 func conflict(s *staged, theirs, how string) error {
 	return &Refusal{Code: CodeConflict, File: s.given, Sentence: fmt.Sprintf(
@@ -105,49 +108,44 @@ type Ref struct {
 	Arch          string
 }
 
-// Remove takes a package out of a suite and returns what was removed. Readers
+// Remove takes packages out of a suite, all or none, and returns what was removed. Readers
 // that know an earlier generation can still fetch it for a while; its name and
 // version are never given to other content. A package that is not there is a
 // *Refusal.
-func (r *Repo) Remove(ctx context.Context, suite string, ref Ref) ([]Package, error) {
+func (r *Repo) Remove(ctx context.Context, suite string, refs ...Ref) ([]Package, error) {
 	var gone []Package
 	_, err := r.commit(ctx, func(d *draft) error {
-		recs, err := d.lookUp(suite, ref)
-		if err != nil {
-			return err
-		}
 		gone = nil
-		for _, rec := range recs {
-			d.remove(suite, rec)
-			gone = append(gone, rec.Package)
+		for _, ref := range refs {
+			recs, err := d.lookUp(suite, ref)
+			if err != nil {
+				return err
+			}
+			for _, rec := range recs {
+				d.drop(partKey{suite, rec.Format}, rec)
+				gone = append(gone, rec.Package)
+			}
 		}
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	r.log.Info("package removed", "suite", suite, "format", ref.Format, "package", ref.Name, "version", ref.Version)
-	return gone, nil
-}
-
-func (d *draft) remove(suite string, rec *record) {
-	k := partKey{suite, rec.Format}
-	d.set(d.parts[k].without(rec.ID()))
-	if find(d.parts, rec.ID()) == nil {
-		d.withdrawn[rec.ID()] = withdrawn{Content: rec.Content, Uploaded: rec.Uploaded}
-		delete(d.adding, rec.SHA256)
+	for _, p := range gone {
+		r.log.Info("package removed", "suite", suite, "format", p.Format, "package", p.Name, "version", p.Version, "arch", p.Arch)
 	}
+	return gone, nil
 }
 
 // lookUp returns the records that ref names in a suite; at least one.
 func (d *draft) lookUp(suite string, ref Ref) ([]*record, error) {
-	p := d.parts[partKey{suite, ref.Format}]
-	if p == nil {
-		return nil, noSuchSuite(suite, &state{parts: d.parts})
+	k := partKey{suite, ref.Format}
+	if !d.has(k) {
+		return nil, noSuchSuite(suite, d.base)
 	}
 	var out []*record
-	for _, rec := range p.records {
-		if rec.Name == ref.Name && rec.Version == ref.Version && (ref.Arch == "" || rec.Arch == ref.Arch) {
+	for _, rec := range d.named(k, ref.Name) {
+		if rec.Version == ref.Version && (ref.Arch == "" || rec.Arch == ref.Arch) {
 			out = append(out, rec)
 		}
 	}
@@ -176,8 +174,9 @@ func (r *Repo) Promote(ctx context.Context, from, to string, refs []Ref) (Publis
 			d.ensureSuite(to)
 			for _, rec := range recs {
 				f := PublishedFile{Name: rec.Name, Outcome: AlreadyThere, Package: rec.Package}
-				if p := d.parts[partKey{to, rec.Format}]; p.byID[rec.ID()] == nil {
-					d.set(p.with(rec))
+				k := partKey{to, rec.Format}
+				if d.in(k, rec.Package) == nil {
+					d.add(k, rec)
 					f.Outcome = Added
 				}
 				out.Files = append(out.Files, f)
@@ -205,19 +204,20 @@ func (r *Repo) Retain(ctx context.Context, suite string, newest int, inUse func(
 	_, err := r.commit(ctx, func(d *draft) error {
 		gone = nil
 		for _, f := range []Format{Deb, RPM} {
-			p := d.parts[partKey{suite, f}]
-			if p == nil {
-				return noSuchSuite(suite, &state{parts: d.parts})
+			k := partKey{suite, f}
+			if !d.has(k) {
+				return noSuchSuite(suite, d.base)
 			}
-			counts := map[string]int{}
 			// Records are sorted, so the newest versions of a name come last.
-			for i := len(p.records) - 1; i >= 0; i-- {
-				rec := p.records[i]
+			records := d.all(k)
+			counts := map[string]int{}
+			for i := len(records) - 1; i >= 0; i-- {
+				rec := records[i]
 				key := rec.Name + "/" + rec.Arch
 				if counts[key]++; counts[key] <= newest || inUse != nil && inUse(rec.Package) {
 					continue
 				}
-				d.remove(suite, rec)
+				d.drop(k, rec)
 				gone = append(gone, rec.Package)
 			}
 		}

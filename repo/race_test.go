@@ -16,18 +16,26 @@ import (
 
 // Shows: M11
 func TestClientsThatUpdateWhilePublishersRaceNeverSeeAHalfTree(t *testing.T) {
-	const publishers, each = 8, 25
+	race(t, 8, 25, 2, 1, 12)
+}
+
+// race has publishers publish packages, each a number of them, while apt and dnf
+// clients update all the time, until they have made so many updates at least.
+func race(t *testing.T, publishers, each, apts, dnfs int, want int64) {
+	t.Helper()
 	s := serve(t)
 	publish(t, s.repo, "stable", repotest.Deb(repotest.Spec{Name: "first"}), repotest.RPM(repotest.Spec{Name: "first"}))
 	clients := []func() (string, error){}
-	for range 2 {
+	for range apts {
 		a := newApt(t, s, "stable")
 		clients = append(clients, func() (string, error) {
 			return run(t, a.root, a.args("apt-get", "update", "-o", "APT::Update::Error-Mode=any")...)
 		})
 	}
-	d := newDnf(t, s, "stable")
-	clients = append(clients, func() (string, error) { return run(t, d.root, d.args("makecache", "--refresh")...) })
+	for range dnfs {
+		d := newDnf(t, s, "stable")
+		clients = append(clients, func() (string, error) { return run(t, d.root, d.args("makecache", "--refresh")...) })
+	}
 
 	ctx, stop := context.WithCancel(t.Context())
 	var readers, writers sync.WaitGroup
@@ -54,11 +62,11 @@ func TestClientsThatUpdateWhilePublishersRaceNeverSeeAHalfTree(t *testing.T) {
 	}
 	writers.Wait()
 	// The clients have to be caught in the middle often enough to mean something.
-	deadline := time.NewTimer(20 * time.Second)
+	deadline := time.NewTimer(20*time.Second + time.Duration(want)*2*time.Second)
 	defer deadline.Stop()
-	tick := time.NewTicker(20 * time.Millisecond)
+	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	for n := 0; updates.Load() < 12; n++ {
+	for n := 0; updates.Load() < want; n++ {
 		select {
 		case <-deadline.C:
 			t.Fatalf("the clients made %d updates only", updates.Load())

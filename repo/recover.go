@@ -128,7 +128,7 @@ func (l *loader) part(k partKey, dir string) (*part, error) {
 	if sp.Format != storedFormat {
 		return nil, fmt.Errorf("part %s is of format %d", dir, sp.Format)
 	}
-	p := &part{key: k, dir: dir, own: sp.Own, date: sp.Date, modified: sp.Modified, byID: map[string]*record{}}
+	p := &part{key: k, dir: dir, own: sp.Own, date: sp.Date, modified: sp.Modified, validUntil: sp.ValidUntil}
 	for _, sha := range sp.Packages {
 		rec := l.records[sha]
 		if rec == nil {
@@ -139,7 +139,6 @@ func (l *loader) part(k partKey, dir string) (*part, error) {
 			l.records[sha] = rec
 		}
 		p.records = append(p.records, rec)
-		p.byID[rec.ID()] = rec
 	}
 	return p, nil
 }
@@ -227,10 +226,12 @@ func (r *Repo) repair(ctx context.Context) error {
 		p := cur.parts[k]
 		if err := r.verifyPart(p); err != nil {
 			r.log.Warn("published indexes do not verify and are built again", "suite", k.suite, "format", k.format, "error", err)
-			d.set(newPart(k, cloneMap(p.byID)))
+			d.edit(k)
+		} else if r.stale(p, r.cfg.Now()) {
+			d.edit(k)
 		}
 	}
-	if len(d.dirty) == 0 {
+	if len(d.edits) == 0 {
 		return nil
 	}
 	if err := r.publish(ctx, cur, d); err != nil {

@@ -75,6 +75,10 @@ type Config struct {
 	// Architectures are the Debian architectures that every suite serves even
 	// when it holds no package for them. Nil means amd64 and arm64.
 	Architectures []string
+	// ValidFor is how long clients believe a Release of apt after it was signed.
+	// Zero: for ever, and a control plane that is off for long breaks nobody.
+	// Otherwise Refresh has to be called in time.
+	ValidFor time.Duration
 	// Keep says how long old generations stay readable.
 	Keep Keep
 	// Now is the clock. Nil means the system's.
@@ -249,6 +253,29 @@ func (r *Repo) List(ctx context.Context, suite string) ([]Package, error) {
 		return nil, noSuchSuite(suite, s)
 	}
 	return out, ctx.Err()
+}
+
+// SuitePackage is a package in one of the suites that hold it.
+type SuitePackage struct {
+	Suite string `json:"suite"`
+	Package
+}
+
+// Versions returns every package of a name in every suite, sorted by suite,
+// format and version.
+func (r *Repo) Versions(name string) []SuitePackage {
+	s := r.state.Load()
+	var out []SuitePackage
+	for _, suite := range s.suites() {
+		for _, f := range []Format{Deb, RPM} {
+			if p := s.parts[partKey{suite, f}]; p != nil {
+				for _, rec := range p.named(name) {
+					out = append(out, SuitePackage{suite, rec.Package})
+				}
+			}
+		}
+	}
+	return out
 }
 
 // Incoming is one file that is to be published.

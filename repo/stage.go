@@ -13,6 +13,11 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"github.com/meshctl/mesh/repo/apt"
 	"github.com/meshctl/mesh/repo/rpm"
@@ -60,15 +65,69 @@ func (u *upload) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// manyFiles is from how many files on the file system is synced as a whole,
+// once, instead of every file by itself.
+const manyFiles = 16
+
+// stageAll stages files, some of them at the same time, and returns them in the
+// order given when all of them are durable. On error the ones that were staged
+// are returned with it.
+func (r *Repo) stageAll(ctx context.Context, files []Incoming) ([]*staged, error) {
+	how := syncEach
+	if len(files) >= manyFiles {
+		how = syncLater
+	}
+	all := make([]*staged, len(files))
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(min(4, runtime.GOMAXPROCS(0)))
+	for i, in := range files {
+		g.Go(func() (err error) {
+			if err := gctx.Err(); err != nil {
+				return err
+			}
+			all[i], err = r.stage(gctx, in, how)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return all, err
+	}
+	if how == syncLater {
+		return all, syncFileSystem(r.staging())
+	}
+	return all, nil
+}
+
+// durability says when a staged file is synced.
+type durability string
+
+const (
+	syncEach  durability = "each"
+	syncLater durability = "later" // by the caller, with the whole file system
+)
+
+// syncFileSystem makes everything durable that stands on the file system of dir.
+func syncFileSystem(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("sync file system: %w", err)
+	}
+	defer f.Close()
+	if err := unix.Syncfs(int(f.Fd())); err != nil {
+		return fmt.Errorf("sync file system: %w", err)
+	}
+	return nil
+}
+
 // stage reads one upload to its end into a directory of its own. It needs no
 // lock; any number of uploads may be staged at once.
-func (r *Repo) stage(ctx context.Context, in Incoming) (*staged, error) {
+func (r *Repo) stage(ctx context.Context, in Incoming, how durability) (*staged, error) {
 	dir, err := os.MkdirTemp(r.staging(), "upload-")
 	if err != nil {
 		return nil, fmt.Errorf("make staging directory: %w", err)
 	}
 	s := &staged{given: in.Name, dir: dir}
-	if err := r.fill(ctx, s, in.Body); err != nil {
+	if err := r.fill(ctx, s, in.Body, how); err != nil {
 		s.discard()
 		return nil, err
 	}
@@ -77,7 +136,7 @@ func (r *Repo) stage(ctx context.Context, in Incoming) (*staged, error) {
 
 func (s *staged) discard() { os.RemoveAll(s.dir) }
 
-func (r *Repo) fill(ctx context.Context, s *staged, body io.Reader) error {
+func (r *Repo) fill(ctx context.Context, s *staged, body io.Reader, how durability) error {
 	up := &upload{ctx: ctx, r: body, sum: sha256.New(), max: r.cfg.MaxPackage}
 	br := bufio.NewReaderSize(up, 64<<10)
 	magic, err := br.Peek(8)
@@ -97,24 +156,31 @@ func (r *Repo) fill(ctx context.Context, s *staged, body io.Reader) error {
 	case bytes.HasPrefix(magic, []byte("!<arch>\n")):
 		rec, name, err = r.fillDeb(f, br)
 	case bytes.HasPrefix(magic, []byte{0xed, 0xab, 0xee, 0xdb}):
-		rec, name, err = r.fillRPM(f, br)
+		rec, name, err = r.fillRPM(f, br, r.cfg.Now())
 	default:
 		return &Refusal{Code: CodeNotAPackage, File: s.given, Sentence: "this is neither a deb nor an rpm file; nothing was published"}
 	}
 	if err != nil {
 		return r.uploadError(s.given, up, err)
 	}
-	if err := f.Sync(); err != nil {
-		return fmt.Errorf("sync staged file: %w", err)
-	}
 	rec.Uploaded = hex.EncodeToString(up.sum.Sum(nil))
 	if rec.Format == Deb {
 		rec.Content = rec.Uploaded
 	}
-	if err := r.readBack(tmp, rec); err != nil {
+	return r.finish(s, f, rec, name, how)
+}
+
+// finish reads a staged file back, gives it its name and writes its record.
+func (r *Repo) finish(s *staged, f *os.File, rec *record, name string, how durability) error {
+	if how == syncEach {
+		if err := f.Sync(); err != nil {
+			return fmt.Errorf("sync staged file: %w", err)
+		}
+	}
+	if err := r.readBack(f.Name(), rec); err != nil {
 		return fmt.Errorf("read staged file back: %w", err)
 	}
-	if err := os.Rename(tmp, filepath.Join(s.dir, name)); err != nil {
+	if err := os.Rename(f.Name(), filepath.Join(s.dir, name)); err != nil {
 		return fmt.Errorf("name staged file: %w", err)
 	}
 	b, err := json.Marshal(rec)
@@ -128,8 +194,10 @@ func (r *Repo) fill(ctx context.Context, s *staged, body io.Reader) error {
 	if err := os.Chmod(s.dir, 0o755); err != nil {
 		return fmt.Errorf("open staged directory to readers: %w", err)
 	}
-	if err := errors.Join(syncPath(path), syncPath(s.dir)); err != nil {
-		return err
+	if how == syncEach {
+		if err := errors.Join(syncPath(path), syncPath(s.dir)); err != nil {
+			return err
+		}
 	}
 	s.rec = rec
 	return nil
@@ -172,17 +240,18 @@ func (r *Repo) fillDeb(f *os.File, body io.Reader) (*record, string, error) {
 	return rec, name, nil
 }
 
-func (r *Repo) fillRPM(f *os.File, body io.Reader) (*record, string, error) {
+func (r *Repo) fillRPM(f *os.File, body io.Reader, published time.Time) (*record, string, error) {
 	h := sha256.New()
 	count := &counter{w: io.MultiWriter(f, h)}
+	key := r.signer.Fingerprints()[0]
 	p, err := rpm.Rewrite(count, body, r.signer.SignBinary)
 	if err != nil {
 		return nil, "", err
 	}
-	rec := &record{Content: p.Content, Package: Package{
+	rec := &record{Content: p.Content, SignedBy: key, Package: Package{
 		Format: RPM, Name: p.Name, Version: p.FullVersion(), Arch: p.Arch,
 		SHA256: hex.EncodeToString(h.Sum(nil)), Size: count.n,
-		Published: r.cfg.Now().UTC(), Compression: p.PayloadCompression,
+		Published: published.UTC(), Compression: p.PayloadCompression,
 	}}
 	name := p.FileName()
 	rec.File = poolPath(rec.SHA256, name)

@@ -3,6 +3,7 @@ package repo
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -26,6 +27,9 @@ type record struct {
 	// Content is what two uploads of the same package share: for deb the
 	// file's SHA-256, for rpm the SHA-256 of main header and payload.
 	Content string `json:"content"`
+	// SignedBy is the fingerprint of the key in the rpm's signature header; rpm
+	// only. Empty: not known.
+	SignedBy string `json:"signed_by,omitempty"`
 	// Stanza is the paragraph for a Packages index; deb only.
 	Stanza string `json:"stanza,omitempty"`
 	// Primary, Filelists and Other are the elements for the rpm metadata; rpm only.
@@ -34,15 +38,20 @@ type record struct {
 	Other     string `json:"other,omitempty"`
 }
 
-// part is one built part. It does not change after it was made.
+// part is one built part. It does not change after it was made, but for what
+// only the holder of the turn uses.
 type part struct {
 	key      partKey
-	dir      string // name under public/parts
-	records  []*record
-	byID     map[string]*record
+	dir      string    // name under public/parts
+	records  []*record // in the order of recordLess
 	own      []string  // immutable index files that this part brought, relative to its tree
 	date     time.Time // written into its indexes
 	modified time.Time // Last-Modified of its mutable files: whole seconds, grows with every build
+	// validUntil is written into its Release; zero: it never expires.
+	validUntil time.Time
+	// indexes are the compressed indexes in pieces, by their name. Nil for a
+	// part that was not built by this process, or is not the current one.
+	indexes map[string]*index
 }
 
 // withdrawn remembers a package that no suite holds any more, so that its name
@@ -73,73 +82,56 @@ func (s *state) suites() []string {
 	return out
 }
 
-// find returns the record of an id in whichever suite holds it.
-func find(parts map[partKey]*part, id string) *record {
-	for _, p := range parts {
-		if rec, ok := p.byID[id]; ok {
+// named returns the records of a name, oldest version first.
+func (p *part) named(name string) []*record {
+	at := sort.Search(len(p.records), func(i int) bool { return p.records[i].Name >= name })
+	end := at
+	for end < len(p.records) && p.records[end].Name == name {
+		end++
+	}
+	return p.records[at:end]
+}
+
+// find returns the part's record of the same name, version and architecture.
+func (p *part) find(want Package) *record {
+	for _, rec := range p.named(want.Name) {
+		if rec.Version == want.Version && rec.Arch == want.Arch {
 			return rec
 		}
 	}
 	return nil
 }
 
-// newPart returns a part that holds the given records and is not built yet.
-func newPart(key partKey, byID map[string]*record) *part {
-	p := &part{key: key, byID: byID, records: make([]*record, 0, len(byID))}
-	for _, rec := range byID {
-		p.records = append(p.records, rec)
-	}
-	sortRecords(p.records)
-	return p
-}
-
-// with returns an unbuilt copy of p that holds rec as well. The order is kept
-// by insertion: sorting thousands of versions for one more would be the
-// dearest step of a publish.
-func (p *part) with(rec *record) *part {
-	q := &part{key: p.key, byID: cloneMap(p.byID)}
-	q.byID[rec.ID()] = rec
-	at := sort.Search(len(p.records), func(i int) bool { return recordLess(rec, p.records[i]) })
-	q.records = make([]*record, 0, len(p.records)+1)
-	q.records = append(append(append(q.records, p.records[:at]...), rec), p.records[at:]...)
-	return q
-}
-
-// without returns an unbuilt copy of p that does not hold the id.
-func (p *part) without(id string) *part {
-	q := &part{key: p.key, byID: cloneMap(p.byID), records: make([]*record, 0, len(p.records))}
-	delete(q.byID, id)
+// with returns an unbuilt copy of p without the records of gone and with those
+// of added, which must not be in p and need no order.
+func (p *part) with(added []*record, gone map[*record]bool) *part {
+	added = slices.Clone(added)
+	slices.SortFunc(added, compareRecords)
+	q := &part{key: p.key, records: make([]*record, 0, len(p.records)+len(added))}
 	for _, rec := range p.records {
-		if rec.ID() != id {
+		for len(added) > 0 && compareRecords(added[0], rec) < 0 {
+			q.records = append(q.records, added[0])
+			added = added[1:]
+		}
+		if !gone[rec] {
 			q.records = append(q.records, rec)
 		}
 	}
+	q.records = append(q.records, added...)
 	return q
 }
 
-func cloneMap(m map[string]*record) map[string]*record {
-	out := make(map[string]*record, len(m)+1)
-	for k, v := range m {
-		out[k] = v
-	}
-	return out
-}
-
-func sortRecords(l []*record) {
-	sort.Slice(l, func(i, j int) bool { return recordLess(l[i], l[j]) })
-}
-
-func recordLess(a, b *record) bool {
-	if a.Name != b.Name {
-		return a.Name < b.Name
+func compareRecords(a, b *record) int {
+	if c := strings.Compare(a.Name, b.Name); c != 0 {
+		return c
 	}
 	if a.Version != b.Version {
 		if c := CompareVersions(a.Format, a.Version, b.Version); c != 0 {
-			return c < 0
+			return c
 		}
-		return a.Version < b.Version
+		return strings.Compare(a.Version, b.Version)
 	}
-	return a.Arch < b.Arch
+	return strings.Compare(a.Arch, b.Arch)
 }
 
 // CompareVersions orders two versions as dpkg or rpm does: negative when a is
@@ -176,8 +168,10 @@ type storedPart struct {
 	Format   int       `json:"format"` // of this file; 1
 	Date     time.Time `json:"date"`
 	Modified time.Time `json:"modified"`
-	Own      []string  `json:"own"`
-	Packages []string  `json:"packages"` // pool digests in the index's order
+	// ValidUntil is zero when the part's Release never expires.
+	ValidUntil time.Time `json:"valid_until,omitzero"`
+	Own        []string  `json:"own"`
+	Packages   []string  `json:"packages"` // pool digests in the index's order
 }
 
 const storedFormat = 1
@@ -192,7 +186,7 @@ func (s *state) stored() ([]byte, error) {
 }
 
 func (p *part) stored() ([]byte, error) {
-	s := storedPart{Format: storedFormat, Date: p.date, Modified: p.modified, Own: p.own, Packages: []string{}}
+	s := storedPart{Format: storedFormat, Date: p.date, Modified: p.modified, ValidUntil: p.validUntil, Own: p.own, Packages: []string{}}
 	for _, rec := range p.records {
 		s.Packages = append(s.Packages, rec.SHA256)
 	}

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -15,7 +17,8 @@ import (
 
 // verifyPart reads a built part from the disk, the way a client does: from the
 // signature down to the list of packages, and compares it with what it has to
-// be. It shares no code with the writers.
+// be. It shares no code with the writers. What this process wrote and compared
+// before is compared byte by byte and not unpacked again.
 func (r *Repo) verifyPart(p *part) error {
 	if p.key.format == Deb {
 		return r.verifyDeb(p)
@@ -54,40 +57,19 @@ func (r *Repo) verifyDeb(p *part) error {
 	if err != nil {
 		return err
 	}
-	if rel.Suite != p.key.suite || !rel.ByHash || !rel.Date.Equal(p.date) {
+	if rel.Suite != p.key.suite || !rel.ByHash || !rel.Date.Equal(p.date) || !rel.ValidUntil.Equal(p.validUntil) {
 		return fmt.Errorf("the Release file is of suite %q, by-hash %t, dated %s", rel.Suite, rel.ByHash, rel.Date)
 	}
-	plain := map[string][]byte{}
+	files := map[string]apt.IndexFile{}
 	for _, f := range rel.Files {
-		b, err := r.readPart(p, f.Path)
-		if err != nil {
-			return err
-		}
-		if int64(len(b)) != f.Size || sum(b) != f.SHA256 {
-			return fmt.Errorf("%s is not the file that Release promises", f.Path)
-		}
-		dir := f.Path[:strings.LastIndexByte(f.Path, '/')+1]
-		same, err := sameFile(r.public("parts", p.dir, "tree", f.Path), r.public("parts", p.dir, "tree", dir+"by-hash/SHA256/"+f.SHA256))
-		if err != nil {
-			return err
-		}
-		if !same {
-			return fmt.Errorf("%s is not what stands under its hash", f.Path)
-		}
-		if strings.HasSuffix(f.Path, "/Packages") {
-			plain[f.Path] = b
-			continue
-		}
-		un, err := unpackBounded(b, int64(len(plain[strings.TrimSuffix(f.Path, ".gz")])))
-		if err != nil {
-			return fmt.Errorf("%s: %w", f.Path, err)
-		}
-		if !bytes.Equal(un, plain[strings.TrimSuffix(f.Path, ".gz")]) {
-			return fmt.Errorf("%s unpacks to something else than the plain file", f.Path)
-		}
+		files[f.Path] = f
+	}
+	if len(files) != 2*len(rel.Architectures) {
+		return fmt.Errorf("the Release file promises %d files for %d architectures", len(files), len(rel.Architectures))
 	}
 	for _, arch := range rel.Architectures {
-		if err := p.verifyPackages(arch, plain[component+"/binary-"+arch+"/Packages"]); err != nil {
+		dir := component + "/binary-" + arch + "/"
+		if err := r.verifyPackages(p, arch, files[dir+"Packages"], files[dir+"Packages.gz"]); err != nil {
 			return err
 		}
 	}
@@ -95,6 +77,43 @@ func (r *Repo) verifyDeb(p *part) error {
 		if rec.Arch != "all" && !slices.Contains(rel.Architectures, rec.Arch) {
 			return fmt.Errorf("%s is in no index", rec.ID())
 		}
+	}
+	return nil
+}
+
+// verifyPackages reads the index of one architecture and compares it with what
+// Release promises of it, packed and plain.
+func (r *Repo) verifyPackages(p *part, arch string, plain, packed apt.IndexFile) error {
+	file, err := r.readPart(p, packed.Path)
+	if err != nil {
+		return err
+	}
+	if int64(len(file)) != packed.Size || sum(file) != packed.SHA256 {
+		return fmt.Errorf("%s is not the file that Release promises", packed.Path)
+	}
+	tree := r.public("parts", p.dir, "tree")
+	same, err := sameFile(filepath.Join(tree, packed.Path), filepath.Join(tree, filepath.Dir(packed.Path), "by-hash/SHA256", packed.SHA256))
+	if err != nil {
+		return err
+	}
+	if !same {
+		return fmt.Errorf("%s is not what stands under its hash", packed.Path)
+	}
+	if ix := p.indexes[arch]; ix != nil && ix.plain == plain.Size && ix.plainSum == plain.SHA256 {
+		if err := ix.verify(packages, file, verifyStanzas); err != nil {
+			return fmt.Errorf("%s: %w", packed.Path, err)
+		}
+		return nil
+	}
+	text, err := unpackBounded(file, plain.Size)
+	if err != nil {
+		return fmt.Errorf("%s: %w", packed.Path, err)
+	}
+	if sum(text) != plain.SHA256 {
+		return fmt.Errorf("%s unpacks to something else than Release promises", packed.Path)
+	}
+	if err := verifyStanzas(text, ofArch(p.records, arch)); err != nil {
+		return fmt.Errorf("%s: %w", packed.Path, err)
 	}
 	return nil
 }
@@ -120,31 +139,25 @@ func sameFile(a, b string) (bool, error) {
 	return ha == hb, err
 }
 
-func (p *part) verifyPackages(arch string, index []byte) error {
-	want := 0
-	for _, rec := range p.records {
-		if rec.Arch == arch || rec.Arch == "all" {
-			want++
+// verifyStanzas compares the paragraphs of a Packages index with the packages
+// that it has to list, in this order.
+func verifyStanzas(text []byte, records []*record) error {
+	n := 0
+	err := apt.ReadPackages(bytes.NewReader(text), func(e apt.Entry) error {
+		if n == len(records) || e.Name != records[n].Name || e.Version != records[n].Version || e.Architecture != records[n].Arch {
+			return fmt.Errorf("it lists %s %s for %s, which should not be there", clip(e.Name), clip(e.Version), clip(e.Architecture))
 		}
-	}
-	seen := make(map[string]bool, want)
-	err := apt.ReadPackages(bytes.NewReader(index), func(e apt.Entry) error {
-		id := Package{Format: Deb, Name: e.Name, Version: e.Version, Arch: e.Architecture}.ID()
-		rec := p.byID[id]
-		if rec == nil || seen[id] {
-			return fmt.Errorf("the index of %s lists %s, which should not be there", arch, id)
+		if rec := records[n]; e.Filename != rec.File || e.Size != rec.Size || e.SHA256 != rec.SHA256 {
+			return fmt.Errorf("it promises another file for %s", rec.ID())
 		}
-		seen[id] = true
-		if e.Filename != rec.File || e.Size != rec.Size || e.SHA256 != rec.SHA256 {
-			return fmt.Errorf("the index of %s promises another file for %s", arch, id)
-		}
+		n++
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	if len(seen) != want {
-		return fmt.Errorf("the index of %s lists %d packages, want %d", arch, len(seen), want)
+	if n != len(records) {
+		return fmt.Errorf("it lists %d packages, want %d", n, len(records))
 	}
 	return nil
 }
@@ -161,66 +174,96 @@ func (r *Repo) verifyRPM(p *part) error {
 	if err := r.signer.VerifyDetached(repomd, signature); err != nil {
 		return fmt.Errorf("repomd.xml.asc: %w", err)
 	}
+	key, err := r.readPart(p, "repodata/repomd.xml.key")
+	if err != nil {
+		return err
+	}
+	want, err := r.signer.PublicArmored()
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(key, want) {
+		return errors.New("repomd.xml.key holds other keys than this repository signs with")
+	}
 	_, docs, err := rpm.ParseRepomd(repomd)
 	if err != nil {
 		return err
 	}
-	var kinds []string
+	var kinds []rpm.Kind
 	for _, d := range docs {
-		kinds = append(kinds, string(d.Kind))
-		b, err := r.readPart(p, d.Href)
-		if err != nil {
-			return err
-		}
-		if int64(len(b)) != d.Size || sum(b) != d.SHA256 {
-			return fmt.Errorf("%s is not the file that repomd.xml promises", d.Href)
-		}
-		plain, err := unpackBounded(b, d.OpenSize)
-		if err != nil {
+		kinds = append(kinds, d.Kind)
+		if err := r.verifyDocument(p, d); err != nil {
 			return fmt.Errorf("%s: %w", d.Href, err)
 		}
-		if sum(plain) != d.OpenSHA256 {
-			return fmt.Errorf("%s does not unpack to what repomd.xml promises", d.Href)
-		}
-		if d.Kind != rpm.Primary {
-			if n := bytes.Count(plain, []byte("<package pkgid=")); n != len(p.records) {
-				return fmt.Errorf("%s lists %d packages, want %d", d.Href, n, len(p.records))
-			}
-			continue
-		}
-		if err := p.verifyPrimary(plain); err != nil {
-			return err
-		}
 	}
-	if want := []string{string(rpm.Primary), string(rpm.Filelists), string(rpm.Other)}; !slices.Equal(kinds, want) {
-		return fmt.Errorf("repomd.xml lists %v, want %v", kinds, want)
+	if !slices.Equal(kinds, rpmKinds) {
+		return fmt.Errorf("repomd.xml lists %v, want %v", kinds, rpmKinds)
 	}
 	return nil
 }
 
-func (p *part) verifyPrimary(doc []byte) error {
-	seen := make(map[string]bool, len(p.records))
-	err := rpm.ReadPrimary(bytes.NewReader(doc), func(e rpm.Entry) error {
+// verifyDocument reads one document of the rpm metadata and compares it with
+// what repomd.xml promises of it.
+func (r *Repo) verifyDocument(p *part, d rpm.Document) error {
+	file, err := r.readPart(p, d.Href)
+	if err != nil {
+		return err
+	}
+	if int64(len(file)) != d.Size || sum(file) != d.SHA256 {
+		return errors.New("it is not the file that repomd.xml promises")
+	}
+	read := func(text []byte, records []*record) error { return nil }
+	if d.Kind == rpm.Primary {
+		read = verifyElements
+	}
+	if ix := p.indexes[string(d.Kind)]; ix != nil && ix.plain == d.OpenSize && ix.plainSum == d.OpenSHA256 {
+		return ix.verify(metadata(d.Kind, len(p.records)), file, read)
+	}
+	text, err := unpackBounded(file, d.OpenSize)
+	if err != nil {
+		return err
+	}
+	if sum(text) != d.OpenSHA256 {
+		return errors.New("it does not unpack to what repomd.xml promises")
+	}
+	if d.Kind == rpm.Primary {
+		return verifyPrimary(bytes.NewReader(text), p.records)
+	}
+	if n := bytes.Count(text, []byte("<package pkgid=")); n != len(p.records) {
+		return fmt.Errorf("it lists %d packages, want %d", n, len(p.records))
+	}
+	return nil
+}
+
+// verifyElements is verifyPrimary for a piece of a document.
+func verifyElements(text []byte, records []*record) error {
+	head, tail := rpm.Frame(rpm.Primary, len(records))
+	return verifyPrimary(io.MultiReader(strings.NewReader(head), bytes.NewReader(text), strings.NewReader(tail)), records)
+}
+
+// verifyPrimary compares the elements of a primary document with the packages
+// that it has to list, in this order.
+func verifyPrimary(text io.Reader, records []*record) error {
+	n := 0
+	err := rpm.ReadPrimary(text, func(e rpm.Entry) error {
 		version := e.Version + "-" + e.Release
 		if e.Epoch != "0" {
 			version = e.Epoch + ":" + version
 		}
-		id := Package{Format: RPM, Name: e.Name, Version: version, Arch: e.Arch}.ID()
-		rec := p.byID[id]
-		if rec == nil || seen[id] {
-			return fmt.Errorf("the primary document lists %s, which should not be there", id)
+		if n == len(records) || e.Name != records[n].Name || version != records[n].Version || e.Arch != records[n].Arch {
+			return fmt.Errorf("it lists %s %s for %s, which should not be there", clip(e.Name), clip(version), clip(e.Arch))
 		}
-		seen[id] = true
-		if e.Href != rec.File || e.Size != rec.Size || e.SHA256 != rec.SHA256 {
-			return fmt.Errorf("the primary document promises another file for %s", id)
+		if rec := records[n]; e.Href != rec.File || e.Size != rec.Size || e.SHA256 != rec.SHA256 {
+			return fmt.Errorf("it promises another file for %s", rec.ID())
 		}
+		n++
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	if len(seen) != len(p.records) {
-		return fmt.Errorf("the primary document lists %d packages, want %d", len(seen), len(p.records))
+	if n != len(records) {
+		return fmt.Errorf("it lists %d packages, want %d", n, len(records))
 	}
 	return nil
 }
@@ -242,7 +285,9 @@ func (r *Repo) Check(ctx context.Context) error {
 	var errs []error
 	seen := map[string]bool{}
 	for k, p := range s.parts {
-		if err := r.verifyPart(p); err != nil {
+		whole := *p
+		whole.indexes = nil
+		if err := r.verifyPart(&whole); err != nil {
 			errs = append(errs, fmt.Errorf("%s of suite %s: %w", k.format, k.suite, err))
 		}
 		for _, rec := range p.records {

@@ -41,6 +41,15 @@ type config struct {
 	origin        string
 	heartbeat     time.Duration
 	logLevel      slog.Level
+	// certificate and certificateKey are files. Empty: the repository is served
+	// without TLS, which its signatures do not need.
+	certificate, certificateKey string
+	// keep is how many versions of a package retention leaves. Zero: all.
+	keep int
+	// validFor is how long apt believes a signature. Zero: for ever.
+	validFor time.Duration
+	// maxPackage is the largest package in bytes.
+	maxPackage int64
 }
 
 // key is one setting.
@@ -90,6 +99,38 @@ var keys = []key{
 		if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
 			return fmt.Errorf("%q is not an http or https URL", v)
 		}
+		return nil
+	})},
+	{"repository_tls_certificate", "", "file with the certificate chain with which the repository is served over TLS; default: plain HTTP, since everything in it is signed", text(func(c *config, v string) error {
+		c.certificate = v
+		return absolute(v)
+	})},
+	{"repository_tls_key", "", "file with the private key of that certificate", text(func(c *config, v string) error {
+		c.certificateKey = v
+		return absolute(v)
+	})},
+	{"repository_keep", "0", "how many versions of a package stay in a suite; older ones go, but for those that a declaration names or a node has; 0: all stay", text(func(c *config, v string) error {
+		n, err := strconv.Atoi(v)
+		if err != nil || n < 0 || n > 10000 {
+			return fmt.Errorf("%q is not a whole number from 0 to 10000", v)
+		}
+		c.keep = n
+		return nil
+	})},
+	{"repository_valid_days", "0", "for how many days apt believes the repository without a new signature; it is renewed in half that time while the control plane runs; 0: for ever", text(func(c *config, v string) error {
+		n, err := strconv.Atoi(v)
+		if err != nil || n < 0 || n > 3650 {
+			return fmt.Errorf("%q is not a whole number from 0 to 3650", v)
+		}
+		c.validFor = time.Duration(n) * 24 * time.Hour
+		return nil
+	})},
+	{"repository_max_package_mib", "2048", "the largest package that is taken, in MiB", text(func(c *config, v string) error {
+		n, err := strconv.Atoi(v)
+		if err != nil || n < 1 || n > 1<<20 {
+			return fmt.Errorf("%q is not a whole number from 1 to %d", v, 1<<20)
+		}
+		c.maxPackage = int64(n) << 20
 		return nil
 	})},
 	{"origin", "mesh", "name of this mesh, in the repository's metadata and its key; decided before the first start", text(func(c *config, v string) error {

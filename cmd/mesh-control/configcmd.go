@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -93,6 +94,15 @@ func (c config) yaml() string {
 	} else {
 		line("repository_url", quote(c.repositoryURL))
 	}
+	if c.certificate == "" {
+		b.WriteString("# repository_tls_certificate: none, plain HTTP\n# repository_tls_key: none\n")
+	} else {
+		line("repository_tls_certificate", quote(c.certificate))
+		line("repository_tls_key", quote(c.certificateKey))
+	}
+	line("repository_keep", fmt.Sprint(c.keep))
+	line("repository_valid_days", fmt.Sprint(int(c.validFor/(24*time.Hour))))
+	line("repository_max_package_mib", fmt.Sprint(c.maxPackage>>20))
 	line("origin", quote(c.origin))
 	line("heartbeat_seconds", fmt.Sprint(int(c.heartbeat.Seconds())))
 	line("log_level", strings.ToLower(c.logLevel.String()))

@@ -77,5 +77,8 @@ func (p places) repository() (string, error) {
 	if len(candidates) == 0 {
 		return "", mesh.Errorf(mesh.CodeUnavailable, "this machine has no address at which another could reach its repository; set repository_url in %s", defaultConfigFile)
 	}
+	if p.config.certificate != "" {
+		return "https://" + candidates[0], nil
+	}
 	return "http://" + candidates[0], nil
 }

@@ -24,6 +24,9 @@ type publisher struct {
 	repo *repo.Repo
 	// url returns where machines find the repository.
 	url func() (string, error)
+	// note is called after something was published.
+	note func()
+	gate gate
 }
 
 func (p publisher) Publish(ctx context.Context, suite string, files []api.Upload) ([]api.Published, error) {
@@ -35,6 +38,11 @@ func (p publisher) Publish(ctx context.Context, suite string, files []api.Upload
 	if err != nil {
 		return nil, refusal(err, "nothing was published")
 	}
+	p.note()
+	return p.gate.warn(ctx, done, publishedViews(done)), nil
+}
+
+func publishedViews(done repo.Published) []api.Published {
 	published := make([]api.Published, len(done.Files))
 	for i, f := range done.Files {
 		outcome := api.PublishAdded
@@ -43,7 +51,7 @@ func (p publisher) Publish(ctx context.Context, suite string, files []api.Upload
 		}
 		published[i] = api.Published{File: f.Name, Outcome: outcome, Package: packageView(f.Package)}
 	}
-	return published, nil
+	return published
 }
 
 func (p publisher) Packages(ctx context.Context, suite string) ([]api.Package, error) {

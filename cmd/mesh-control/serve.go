@@ -76,11 +76,11 @@ func serve(ctx context.Context, c config, notifier systemd.Notifier, log *slog.L
 	if err != nil {
 		return err
 	}
-	signer, err := openpgp.Open(keys, openpgp.Options{Identity: c.origin + " repository"})
+	signer, err := openpgp.OpenKeys(keys, openpgp.Options{Identity: c.origin + " repository"})
 	if err != nil {
 		return err
 	}
-	packages, err := repo.Open(ctx, repo.Config{Dir: c.stateDir, Origin: c.origin, Label: c.origin}, signer, log)
+	packages, err := repo.Open(ctx, repo.Config{Dir: c.stateDir, Origin: c.origin, Label: c.origin, MaxPackage: c.maxPackage, ValidFor: c.validFor}, signer, log)
 	if err != nil {
 		return err
 	}
@@ -111,6 +111,10 @@ func serve(ctx context.Context, c config, notifier systemd.Notifier, log *slog.L
 		return fmt.Errorf("listen for package managers: %w", err)
 	}
 	defer downloads.Close()
+	certificate, err := loadCertificate(c)
+	if err != nil {
+		return err
+	}
 	where := places{config: c, link: nodes.Addr(), pool: downloads.Addr(), own: ownAddresses}
 
 	policy, err := control.New(ctx, control.Config{
@@ -134,9 +138,11 @@ func serve(ctx context.Context, c config, notifier systemd.Notifier, log *slog.L
 		return err
 	}
 	defer operators.Close()
+	care := &upkeep{repo: packages, keys: signer, users: policy, keep: c.keep, now: time.Now, log: log, published: make(chan struct{}, 1)}
 	answers := api.New(api.Config{
 		Operator:  operator{Operator: policy, places: where},
-		Publisher: publisher{repo: packages, url: where.repository},
+		Publisher: publisher{repo: packages, url: where.repository, note: care.note, gate: gate{readers: policy, log: log}},
+		Librarian: librarian{repo: packages, keys: signer},
 		Admission: api.Admission{Self: os.Getuid(), AdminGID: adminGID},
 		SpoolDir:  spool,
 		Log:       log,
@@ -150,8 +156,9 @@ func serve(ctx context.Context, c config, notifier systemd.Notifier, log *slog.L
 		{"operator socket", func(ctx context.Context) error { return answers.Serve(ctx, operators) }},
 		{"links", func(ctx context.Context) error { return links.Serve(ctx, nodes) }},
 		{"repository", func(ctx context.Context) error {
-			return serveHTTP(ctx, downloads, repohttp.New(packages, repohttp.Options{Links: repohttp.Links{BaseURL: c.repositoryURL}}, log), log)
+			return serveHTTP(ctx, secure(downloads, certificate), repohttp.New(packages, repohttp.Options{Links: repohttp.Links{BaseURL: c.repositoryURL}}, log), log)
 		}},
+		{"upkeep of the repository", care.run},
 		{"policy", policy.Run},
 	}, func() {
 		log.Info("control plane stops")

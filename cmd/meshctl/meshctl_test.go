@@ -39,7 +39,7 @@ func newDesk(t *testing.T) *desk {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	server := api.New(api.Config{Operator: d.operator, Publisher: d.publisher, SpoolDir: t.TempDir(), Admission: api.Admission{AdminGID: -1}, Log: slog.New(slog.DiscardHandler)})
+	server := api.New(api.Config{Operator: d.operator, Publisher: d.publisher, Librarian: &apitest.Librarian{Publisher: d.publisher, Signing: []api.Key{{Fingerprint: "FIRST", Bits: 4096, Created: noon}}}, SpoolDir: t.TempDir(), Admission: api.Admission{AdminGID: -1}, Log: slog.New(slog.DiscardHandler)})
 	go func() { ended <- server.Serve(ctx, l) }()
 	t.Cleanup(func() {
 		cancel()

@@ -53,16 +53,23 @@ version.`,
 		if f == formatJSON {
 			return printJSON(d.stdout, published)
 		}
-		for _, p := range published.Files {
-			what := "published"
-			if p.Outcome == api.PublishPresent {
-				what = "there already, the same"
-			}
-			fmt.Fprintf(d.stdout, "%s %s %s (%s): %s\n", clean(p.Name), clean(p.Version), clean(p.Arch), clean(p.Format), what)
-		}
+		d.printPublished(published)
 		return nil
 	}
 	return cmd
+}
+
+func (d deps) printPublished(published api.Publication) {
+	for _, p := range published.Files {
+		what := "published"
+		if p.Outcome == api.PublishPresent {
+			what = "there already, the same"
+		}
+		fmt.Fprintf(d.stdout, "%s %s %s (%s): %s\n", clean(p.Name), clean(p.Version), clean(p.Arch), clean(p.Format), what)
+		if p.Warning != "" {
+			fmt.Fprintf(d.stderr, "warning: %s\n", clean(p.Warning))
+		}
+	}
 }
 
 func (d deps) publish(ctx context.Context, client *api.Client, suite string, files []string) (api.Publication, error) {

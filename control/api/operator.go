@@ -54,8 +54,12 @@ type Operator interface {
 	PutBlob(ctx context.Context, sha256 string, r io.Reader) error
 	// MissingBlobs returns those of sums that are not stored.
 	MissingBlobs(ctx context.Context, sums []string) ([]string, error)
-	// RecordPublish writes a publication into the audit log.
-	RecordPublish(ctx context.Context, by control.Caller, detail string) error
+	// RecordRepository writes a change of the repository into the audit log.
+	RecordRepository(ctx context.Context, by control.Caller, what, detail string) error
+	// PackageUses lists the versions of packages that must stay installable.
+	PackageUses(ctx context.Context) ([]control.PackageUse, error)
+	// Lacking names the nodes that verified no file of this content.
+	Lacking(ctx context.Context, sha256 string) ([]string, error)
 }
 
 // Publisher is the mesh's package repository as the API needs it.
@@ -109,6 +113,8 @@ type Published struct {
 	// File is the name under which it was uploaded.
 	File    string         `json:"file"`
 	Outcome PublishOutcome `json:"outcome"`
+	// Warning says which nodes cannot read the file. Empty: every node can.
+	Warning string `json:"warning,omitempty"`
 	Package
 }
 

@@ -23,10 +23,11 @@ const (
 	maxFiles    = 500    // files of one publication
 )
 
-// Config is what a Server is made of. Operator, Publisher and Log are needed.
+// Config is what a Server is made of. Operator, Publisher, Librarian and Log are needed.
 type Config struct {
 	Operator  Operator
 	Publisher Publisher
+	Librarian Librarian
 	Admission Admission
 	// SpoolDir is where uploads stand until they are published; it exists and
 	// is on a disk. Empty: the system's directory for temporary files.
@@ -81,6 +82,7 @@ func New(cfg Config) *Server {
 	s.route("PUT /v1/blobs/{sha256}", s.putBlob)
 	s.route("GET /v1/packages", s.packages)
 	s.route("POST /v1/packages", s.publish)
+	s.routeRepository()
 	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, r, mesh.Errorf(mesh.CodeNotFound, "this control plane (%s) has no %s %s; meshctl may be newer than it: compare `meshctl version`", version.Version, r.Method, r.URL.Path))
 	})

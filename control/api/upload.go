@@ -51,7 +51,7 @@ func (s *Server) publish(r *http.Request, by control.Caller) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.cfg.Operator.RecordPublish(r.Context(), by, publishDetail(suite, files)); err != nil {
+	if err := s.cfg.Operator.RecordRepository(r.Context(), by, "packages published", publishDetail(suite, files)); err != nil {
 		s.cfg.Log.Error("publication not recorded", "suite", suite, "error", err)
 		return nil, mesh.Errorf(mesh.CodeInternal, "the packages are published, but the audit log could not be written; see `journalctl -u mesh-control`, then publish the same files again")
 	}

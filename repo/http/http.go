@@ -70,6 +70,18 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	case "mesh.asc":
 		h.key(w, req)
 	default:
+		if m := suiteFile.FindStringSubmatch(p); m != nil {
+			query := req.URL.Query()
+			query.Set("suite", m[1])
+			req = req.Clone(req.Context())
+			req.URL.RawQuery = query.Encode()
+			page := h.sources
+			if m[2] == "repo" {
+				page = func(v vars) string { v.section = "mesh-" + m[1]; return h.dnf(v) }
+			}
+			h.text(w, req, page)
+			return
+		}
 		h.file(w, req, p)
 	}
 }
@@ -145,17 +157,20 @@ func (h *handler) text(w http.ResponseWriter, req *http.Request, page func(vars)
 // vars are what the pages name.
 type vars struct {
 	base, suite, arch string
+	section           string // of the configuration of dnf
 	fingerprints      []string
 	suites            []string
 }
 
 var (
 	hostName = regexp.MustCompile(`^[A-Za-z0-9.:\[\]_-]{1,255}$`)
-	word     = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{0,63}$`)
+	// suiteFile are the files for one suite beside others.
+	suiteFile = regexp.MustCompile(`^mesh-([a-z0-9][a-z0-9.-]{0,63})\.(sources|repo)$`)
+	word      = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{0,63}$`)
 )
 
 func (h *handler) vars(req *http.Request) (vars, bool) {
-	v := vars{base: h.links.BaseURL, suite: repo.DefaultSuite, fingerprints: h.repo.Fingerprints(), suites: h.repo.Suites()}
+	v := vars{base: h.links.BaseURL, suite: repo.DefaultSuite, section: "mesh", fingerprints: h.repo.Fingerprints(), suites: h.repo.Suites()}
 	if v.base == "" {
 		if !hostName.MatchString(req.Host) {
 			return v, false

@@ -29,17 +29,21 @@ func AptSources(base, suite, arch string) string {
 // for after a minute, because a package is there for the machines as soon as it
 // is published; and an unreachable repository is an error, because a client
 // that skips it would report "nothing to do".
-func DnfRepo(base, suite string) string {
+func DnfRepo(base, suite string) string { return dnfRepo(base, suite, "mesh") }
+
+// dnfRepo is DnfRepo under another name of the section, so that a machine can
+// use two suites.
+func dnfRepo(base, suite, section string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# The mesh's own package repository. The key must stand at %s.\n", rpmKeyPath)
-	fmt.Fprintf(&b, "[mesh]\nname=mesh %s\nbaseurl=%s/rpm/%s/\nenabled=1\n", suite, base, suite)
+	fmt.Fprintf(&b, "[%s]\nname=mesh %s\nbaseurl=%s/rpm/%s/\nenabled=1\n", section, suite, base, suite)
 	fmt.Fprintf(&b, "gpgcheck=1\nrepo_gpgcheck=1\ngpgkey=file://%s\n", rpmKeyPath)
 	b.WriteString("skip_if_unavailable=0\nmetadata_expire=60\n")
 	return b.String()
 }
 
 func (h *handler) sources(v vars) string { return AptSources(v.base, v.suite, v.arch) }
-func (h *handler) dnf(v vars) string     { return DnfRepo(v.base, v.suite) }
+func (h *handler) dnf(v vars) string     { return dnfRepo(v.base, v.suite, v.section) }
 
 func (h *handler) index(v vars) string {
 	query := ""
@@ -56,17 +60,24 @@ Compare this fingerprint with the one that the mesh's operator gives you:
 
 Debian, Ubuntu and their kin, as root:
 
-  install -d -m 0755 /etc/apt/keyrings
-  curl -fsSo %[4]s '%[1]s/mesh.asc'
+  mkdir -p /etc/apt/keyrings && curl -fsSo %[4]s '%[1]s/mesh.asc'
   curl -fsSo /etc/apt/sources.list.d/mesh.sources '%[1]s/mesh.sources%[6]s'
   apt-get update
 
-Fedora, RHEL, openSUSE and their kin, as root (zypper reads /etc/zypp/repos.d):
+Fedora, RHEL and their kin, as root:
 
-  curl -fsSo %[5]s '%[1]s/mesh.asc'
+  mkdir -p /etc/pki/rpm-gpg && curl -fsSo %[5]s '%[1]s/mesh.asc'
   curl -fsSo /etc/yum.repos.d/mesh.repo '%[1]s/mesh.repo%[6]s'
   rpm --import %[5]s
 
-Then install packages by their names: apt-get install NAME, dnf install NAME.
+openSUSE, SLES and their kin, as root:
+
+  mkdir -p /etc/pki/rpm-gpg && curl -fsSo %[5]s '%[1]s/mesh.asc'
+  curl -fsSo /etc/zypp/repos.d/mesh.repo '%[1]s/mesh.repo%[6]s'
+  rpm --import %[5]s
+
+Then install packages by their names: apt-get install NAME, dnf install NAME,
+zypper install NAME. Another suite: put ?suite=NAME behind mesh.sources and
+mesh.repo, or take mesh-NAME.sources and mesh-NAME.repo to have both.
 `, v.base, strings.Join(v.suites, ", "), strings.Join(v.fingerprints, "\n  "), aptKeyPath, rpmKeyPath, query)
 }

@@ -16,6 +16,8 @@ const (
 	nextKeyFile = "repository-next.key" // a second signer while a rotation is under way; absent otherwise
 )
 
+const defaultIdentity = "mesh repository"
+
 // Options are what Open needs beside the directory.
 type Options struct {
 	// Identity is the user id of a key that has to be made. Empty means "mesh repository".
@@ -34,7 +36,7 @@ func Open(dir string, o Options) (*Keyring, error) {
 		o.Now = time.Now
 	}
 	if o.Identity == "" {
-		o.Identity = "mesh repository"
+		o.Identity = defaultIdentity
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make key directory: %w", err)
@@ -104,6 +106,10 @@ func createKeyFile(dir, name string, b []byte) error {
 	if err := os.Link(tmp.Name(), filepath.Join(dir, name)); err != nil {
 		return fmt.Errorf("put signing key in place: %w", err)
 	}
+	return syncDir(dir)
+}
+
+func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return fmt.Errorf("sync key directory: %w", err)

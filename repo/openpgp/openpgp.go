@@ -40,6 +40,9 @@ var ErrBadSignature = errors.New("signature does not verify")
 // ErrWeakKey is in the error of a key that some client refuses.
 var ErrWeakKey = errors.New("key is not one that every client accepts")
 
+// ErrUnreadableKey is in the error of a key file that holds no usable private key.
+var ErrUnreadableKey = errors.New("not one armored private key without a passphrase")
+
 // Keyring signs with one key, or with several while a rotation is under way,
 // and verifies against the public parts of the same keys. It is safe for
 // concurrent use: nothing in it changes after it was made.
@@ -108,17 +111,17 @@ func readPrivate(a []byte) (*pgp.Entity, error) {
 	}
 	list, err := pgp.ReadArmoredKeyRing(bytes.NewReader(a))
 	if err != nil {
-		return nil, fmt.Errorf("read private key: %w", err)
+		return nil, fmt.Errorf("read private key: %w: %w", ErrUnreadableKey, err)
 	}
 	if len(list) != 1 {
-		return nil, fmt.Errorf("read private key: %d keys in one file, want one", len(list))
+		return nil, fmt.Errorf("read private key: %d keys in one file: %w", len(list), ErrUnreadableKey)
 	}
 	e := list[0]
 	if e.PrivateKey == nil {
-		return nil, errors.New("read private key: the file holds a public key only")
+		return nil, fmt.Errorf("read private key: the file holds a public key only: %w", ErrUnreadableKey)
 	}
 	if e.PrivateKey.Encrypted {
-		return nil, errors.New("read private key: it is protected by a passphrase; export it without one")
+		return nil, fmt.Errorf("read private key: it is protected by a passphrase: %w", ErrUnreadableKey)
 	}
 	if err := acceptable(e); err != nil {
 		return nil, err

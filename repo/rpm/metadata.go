@@ -334,7 +334,7 @@ const (
 
 // WriteDocument writes the document of one kind from the packages' fragments.
 func WriteDocument(w io.Writer, k Kind, fragments [][]byte) error {
-	head, tail := documentFrame(k, len(fragments))
+	head, tail := Frame(k, len(fragments))
 	if _, err := io.WriteString(w, head); err != nil {
 		return err
 	}
@@ -347,7 +347,8 @@ func WriteDocument(w io.Writer, k Kind, fragments [][]byte) error {
 	return err
 }
 
-func documentFrame(k Kind, n int) (head, tail string) {
+// Frame returns what stands around the fragments in a document of n packages.
+func Frame(k Kind, n int) (head, tail string) {
 	const decl = `<?xml version="1.0" encoding="UTF-8"?>` + "\n"
 	switch k {
 	case Primary:

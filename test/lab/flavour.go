@@ -16,6 +16,8 @@ const (
 	Apt  Manager = "apt"
 	Dnf  Manager = "dnf"
 	Dnf5 Manager = "dnf5"
+	// Zypper is a client of the repository only; no host runs there.
+	Zypper Manager = "zypper"
 )
 
 // A Flavour is one kind of host that the lab can boot: a Debian suite, which
@@ -43,6 +45,7 @@ var flavours = []Flavour{
 	{Name: "trixie-apt", Suite: "trixie", Manager: Apt},
 	{Name: "sid-apt", Suite: "sid", Manager: Apt},
 	{Name: "bookworm-dnf", Suite: "bookworm", Manager: Dnf},
+	{Name: "bookworm-zypper", Suite: "bookworm", Manager: Zypper},
 }
 
 // Flavours lists every flavour that the lab knows, the usual ones first.

@@ -111,7 +111,7 @@ func buildRoot(ctx context.Context, f Flavour, dir string) error {
 		return fmt.Errorf("finish the root: %w", err)
 	}
 	if f.RPM() {
-		if err := finishRPM(ctx, dir); err != nil {
+		if err := finishRPM(ctx, dir, f.Manager); err != nil {
 			return fmt.Errorf("prepare rpm: %w", err)
 		}
 	}
@@ -162,16 +162,23 @@ func finishRoot(dir string) error {
 
 // finishRPM gives a root an rpm database in the usual place, with
 // mesh-lab-base in it.
-func finishRPM(ctx context.Context, dir string) error {
+func finishRPM(ctx context.Context, dir string, manager Manager) error {
 	for _, f := range rpmFiles {
 		if err := f.write(dir); err != nil {
 			return err
 		}
 	}
-	if err := os.MkdirAll(filepath.Join(dir, "etc/yum.repos.d"), 0o755); err != nil {
+	repos := "etc/yum.repos.d"
+	if manager == Zypper {
+		repos = "etc/zypp/repos.d"
+	}
+	if err := os.MkdirAll(filepath.Join(dir, repos), 0o755); err != nil {
 		return err
 	}
 	for _, l := range rpmLinks {
+		if manager == Zypper {
+			break // there is no dnf for it to be a name of
+		}
 		// Debian's dnf4 package brings the name itself.
 		if _, err := os.Lstat(filepath.Join(dir, l.path)); !errors.Is(err, fs.ErrNotExist) {
 			continue

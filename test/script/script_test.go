@@ -60,11 +60,18 @@ func TestStories(t *testing.T) {
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup:               setUp,
+		Condition: func(cond string) (bool, error) {
+			if cond == "root" {
+				return os.Getuid() == 0, nil
+			}
+			return false, fmt.Errorf("there is no condition %q", cond)
+		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"control":       controlCommand,
 			"exits":         exitsCommand,
 			"secret-absent": secretAbsentCommand,
 			"machine":       machineCommand,
+			"gone":          goneCommand,
 		},
 	})
 }
@@ -120,11 +127,16 @@ type plane struct {
 
 type planeKey struct{}
 
-// controlCommand is "control start", "control stop" (as the service manager
+// controlCommand is "control start" (with the settings of a FILE, when one is
+// named), "control stop" (as the service manager
 // does, and it has to end well) and "control kill" (as a power cut does).
 func controlCommand(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 1 {
-		ts.Fatalf("usage: control start|stop|kill")
+	if neg || len(args) < 1 || len(args) > 2 || len(args) == 2 && args[0] != "start" {
+		ts.Fatalf("usage: control start [FILE]|stop|kill")
+	}
+	if len(args) == 2 {
+		config := ts.ReadFile("control.yaml") + ts.ReadFile(args[1])
+		ts.Check(os.WriteFile(ts.MkAbs("control.yaml"), []byte(config), 0o644))
 	}
 	p := ts.Value(planeKey{}).(*plane)
 	switch args[0] {
@@ -208,6 +220,25 @@ func exitsCommand(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	if fmt.Sprint(code) != args[0] {
 		ts.Fatalf("%s ended with exit code %d, want %s", strings.Join(args[1:], " "), code, args[0])
+	}
+}
+
+// goneCommand is "gone TEXT COMMAND ARG...": within a while, the output of the
+// command does not hold the text any more.
+func goneCommand(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: gone TEXT COMMAND ARG...")
+	}
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		ts.Check(ts.Exec(args[1], args[2:]...))
+		if !strings.Contains(ts.ReadFile("stdout"), args[0]) {
+			return
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("after half a minute %q is still in the output of %s", args[0], strings.Join(args[1:], " "))
+		}
+		time.Sleep(50 * time.Millisecond)
 	}
 }
 

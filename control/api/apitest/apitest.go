@@ -32,6 +32,9 @@ type Operator struct {
 	// Steps are what Progress answers, one after the other; the last stays.
 	// Name and revision are filled in. None: nothing is known.
 	Steps []control.Progress
+	// Uses is what PackageUses answers, NodesLacking what Lacking does.
+	Uses         []control.PackageUse
+	NodesLacking []string
 	// Refuse is what every write answers. Nil: it is done.
 	Refuse error
 	// At is the time of every write.
@@ -328,14 +331,20 @@ func (o *Operator) MissingBlobs(_ context.Context, sums []string) ([]string, err
 	return slices.DeleteFunc(slices.Clone(sums), func(sum string) bool { _, ok := o.blobs[sum]; return ok }), nil
 }
 
-// RecordPublish records.
-func (o *Operator) RecordPublish(_ context.Context, by control.Caller, detail string) error {
+// PackageUses answers with Uses.
+func (o *Operator) PackageUses(context.Context) ([]control.PackageUse, error) { return o.Uses, nil }
+
+// Lacking answers with NodesLacking.
+func (o *Operator) Lacking(context.Context, string) ([]string, error) { return o.NodesLacking, nil }
+
+// RecordRepository records.
+func (o *Operator) RecordRepository(_ context.Context, by control.Caller, what, detail string) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.Refuse != nil {
 		return o.Refuse
 	}
-	o.record(by, "published", detail)
+	o.record(by, what, detail)
 	return nil
 }
 
