@@ -14,12 +14,31 @@ const (
 	ReasonReadBack Reason = "read-back-differs"
 	// ReasonTool: the tool ended with an error.
 	ReasonTool Reason = "tool-failed"
+	// ReasonScript: a script of a package failed.
+	ReasonScript Reason = "script-failed"
 	// ReasonToolUnknown: how the tool ended could not be learned.
 	ReasonToolUnknown Reason = "tool-result-unknown"
 	// ReasonNotAvailable: no repository of this node offers the package or version.
 	ReasonNotAvailable Reason = "not-available"
+	// ReasonUnmet: it depends on what no repository of this node offers, or on
+	// versions that exclude each other.
+	ReasonUnmet Reason = "unmet-dependency"
+	// ReasonObsoleted: another package has taken the place of this one.
+	ReasonObsoleted Reason = "obsoleted"
+	// ReasonModule: it is in a module stream that is not enabled.
+	ReasonModule Reason = "module-not-enabled"
+	// ReasonArchitecture: this machine takes no packages of that architecture.
+	ReasonArchitecture Reason = "unknown-architecture"
+	// ReasonTwice: the same package is declared under two names.
+	ReasonTwice Reason = "declared-twice"
 	// ReasonRepository: a repository could not be reached or verified.
 	ReasonRepository Reason = "repository-unreachable"
+	// ReasonNotCurrent: an index is not valid yet, or no longer, by this
+	// machine's clock.
+	ReasonNotCurrent Reason = "repository-not-current"
+	// ReasonRepositoryChanged: a repository says that it is another one than
+	// before.
+	ReasonRepositoryChanged Reason = "repository-changed"
 	// ReasonSignature: a signature or checksum is wrong.
 	ReasonSignature Reason = "signature-invalid"
 	// ReasonLocked: somebody else holds the package manager's lock.
@@ -31,10 +50,16 @@ const (
 	ReasonHeld Reason = "held"
 	// ReasonWouldRemove: the transaction would remove what was not asked for.
 	ReasonWouldRemove Reason = "would-remove-others"
+	// ReasonFileConflict: another package owns one of its files.
+	ReasonFileConflict Reason = "file-conflict"
+	// ReasonProtected: the system, or this host, cannot do without it.
+	ReasonProtected Reason = "protected"
 	// ReasonNeeded: other packages need it.
 	ReasonNeeded Reason = "needed-by-others"
 	// ReasonDatabase: the package database could not be read.
 	ReasonDatabase Reason = "database-unreadable"
+	// ReasonInconsistent: the package database contradicts itself.
+	ReasonInconsistent Reason = "database-inconsistent"
 	// ReasonNoManager: this machine has no package manager that we know.
 	ReasonNoManager Reason = "no-package-manager"
 	// ReasonSymlink: the path itself is a symbolic link.

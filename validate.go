@@ -12,7 +12,7 @@ import (
 var (
 	declarationName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
 	nodeName        = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
-	packageName     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9+._-]{0,127}(:[a-z0-9][a-z0-9_-]{0,31})?$`)
+	packageName     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9+._-]{0,127}(:[a-z][a-z0-9_-]{0,31})?$`)
 	packageVersion  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.+~^:_-]{0,127}$`)
 	account         = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_.-]{0,31}\$?|[0-9]{1,10})$`)
 	fileMode        = regexp.MustCompile(`^[0-7]{3,4}$`)

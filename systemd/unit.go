@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -66,6 +67,24 @@ func (c *Client) Unit(ctx context.Context, name string) (UnitState, error) {
 		return UnitState{}, fmt.Errorf("read unit %s: %w", name, err)
 	}
 	return unitState(name, props), nil
+}
+
+// ActiveServices lists the services that run, in the order of their names.
+func (c *Client) ActiveServices(ctx context.Context) ([]string, error) {
+	var names []string
+	err := c.read(ctx, func(l *link) error {
+		units, err := l.ListUnitsByPatternsContext(ctx, []string{ActiveActive}, []string{"*.service"})
+		names = nil
+		for _, u := range units {
+			names = append(names, u.Name)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list units: %w", err)
+	}
+	slices.Sort(names)
+	return names, nil
 }
 
 // unitState maps D-Bus properties to a UnitState. Properties that are missing

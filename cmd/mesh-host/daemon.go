@@ -214,13 +214,14 @@ func assemble(ctx context.Context, p parts) (*host.Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the bundle that this host keeps: %w", err)
 	}
+	units := transient.NewUnits(p.client, reconcileBeat)
 	reconciler := reconcile.New(reconcile.Config{
 		Store: p.store,
 		Providers: []resource.Provider{
 			file.New(file.Config{Content: p.store, Logger: log}),
-			pkg.New(pkg.Config{Manager: manager, Local: bundles, Logger: log, Keep: []string{"mesh-host"}}),
+			pkg.New(pkg.Config{Manager: manager, Local: bundles, Logger: log, Keep: []string{"mesh-host"}, Services: units}),
 		},
-		Units: transient.NewUnits(p.client, reconcileBeat),
+		Units: units,
 		Now:   time.Now,
 		Log:   log,
 	})

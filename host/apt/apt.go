@@ -48,12 +48,19 @@ type Config struct {
 	StateDir string
 	// CacheDir is apt's cache. Empty: /var/cache/apt.
 	CacheDir string
+	// Kernel is the release of the running kernel. Empty: the kernel is asked.
+	Kernel string
+	// Now is the machine's clock, shown beside an index that is not current. Nil:
+	// time.Now.
+	Now func() time.Time
 }
 
 const (
-	aptGet  = "/usr/bin/apt-get"
-	aptMark = "/usr/bin/apt-mark"
-	dpkg    = "/usr/bin/dpkg"
+	aptGet    = "/usr/bin/apt-get"
+	aptHelper = "/usr/lib/apt/apt-helper"
+	aptCache  = "/usr/bin/apt-cache"
+	aptMark   = "/usr/bin/apt-mark"
+	dpkg      = "/usr/bin/dpkg"
 )
 
 // reportLines is how much of a tool's output goes into a report.
@@ -64,17 +71,24 @@ type Manager struct {
 	c      Config
 	native string
 	cache  cache
+	notes  []pkg.Note
+	// unasked lists the addresses that the last refresh could not fetch from.
+	unasked []string
 }
 
 var (
 	_ pkg.Manager = (*Manager)(nil)
 	_ pkg.Marker  = (*Manager)(nil)
+
+	_ pkg.Noter     = (*Manager)(nil)
+	_ pkg.Explainer = (*Manager)(nil)
+	_ pkg.Partial   = (*Manager)(nil)
 )
 
 // New makes a manager.
 func New(c Config) *Manager {
 	if c.Reader == nil {
-		c.Reader = tool.Exec{}
+		c.Reader = tool.Exec{Waiting: c.Waiting}
 	}
 	if c.LockWait == 0 {
 		c.LockWait = time.Minute
@@ -90,6 +104,12 @@ func New(c Config) *Manager {
 	}
 	if c.CacheDir == "" {
 		c.CacheDir = "/var/cache/apt"
+	}
+	if c.Kernel == "" {
+		c.Kernel = tool.KernelRelease()
+	}
+	if c.Now == nil {
+		c.Now = time.Now
 	}
 	return &Manager{c: c}
 }
@@ -150,6 +170,9 @@ func (m *Manager) arguments(t pkg.Transaction) []string {
 	if t.Lower {
 		args = append(args, "--allow-downgrades")
 	}
+	if t.Again {
+		args = append(args, "--reinstall")
+	}
 	args = append(args, "install", "--")
 	for _, x := range t.Install {
 		switch {
@@ -169,7 +192,10 @@ func (m *Manager) arguments(t pkg.Transaction) []string {
 
 // Simulate runs apt-get with -s and reads its plan.
 func (m *Manager) Simulate(ctx context.Context, t pkg.Transaction) (pkg.Plan, error) {
-	if err := exactNames(t); err != nil {
+	if err := errors.Join(exactNames(t), m.knownArchitectures(t)); err != nil {
+		return pkg.Plan{}, err
+	}
+	if err := m.pinned(ctx, t); err != nil {
 		return pkg.Plan{}, err
 	}
 	argv := append([]string{aptGet, "-s"}, m.arguments(t)...)
@@ -202,8 +228,8 @@ func (m *Manager) Commit(ctx context.Context, t pkg.Transaction) error {
 	if len(t.Install) == 0 {
 		name = "remove"
 	}
-	_, err := m.run(ctx, name, append([]string{aptGet}, m.arguments(t)...), m.c.Timeout)
-	return err
+	out, err := m.run(ctx, name, append([]string{aptGet}, m.arguments(t)...), m.c.Timeout)
+	return scriptOf(t, out, err)
 }
 
 func (m *Manager) waitForDpkg(ctx context.Context) error {
@@ -219,10 +245,12 @@ func (m *Manager) run(ctx context.Context, name string, argv []string, limit tim
 	case out.Adopted:
 		return out.Output, pkg.ErrAdopted
 	case out.TimedOut:
-		return out.Output, resource.Failed(mesh.ReasonTimeout, nil, "apt was stopped after %s", limit).WithOutput(pkg.LastLines(out.Output, reportLines))
+		return out.Output, resource.Failed(mesh.ReasonTimeout, nil, "apt was stopped after %s%s", limit, pkg.During(out)).WithOutput(pkg.LastLines(out.Output, reportLines))
 	case out.ExitStatus != 0:
+		m.note(out.Output)
 		return out.Output, classify(out.Output, out.ExitStatus, "what it did is read from the database")
 	}
+	m.note(out.Output)
 	return out.Output, nil
 }
 
@@ -257,8 +285,10 @@ func (m *Manager) Repair(ctx context.Context) error {
 		return readErr
 	}
 	if len(left) > 0 {
+		m.notes = append(m.notes, pkg.Note{Text: "an earlier dpkg run was interrupted and could not be finished: " + strings.Join(left, ", ")})
 		return resource.Failed(mesh.ReasonInterrupted, err, "an earlier dpkg run was interrupted and could not be finished: %s", strings.Join(left, ", ")).WithOutput(pkg.LastLines(out, reportLines))
 	}
+	m.notes = append(m.notes, pkg.Note{Text: "an interrupted dpkg run was finished first: " + strings.Join(broken, ", ")})
 	return nil
 }
 
@@ -299,13 +329,14 @@ func (m *Manager) Refresh(ctx context.Context) error {
 	if e := resource.AsError(err); e != nil && (e.Status != mesh.StatusFailed || e.Reason == mesh.ReasonTimeout) {
 		return e
 	}
-	failed, signature := refreshFailures(out)
+	failed, reason := refreshFailures(out)
+	m.unasked = nil
 	if err == nil && len(failed) == 0 {
 		return nil
 	}
-	reason := mesh.ReasonRepository
-	if signature {
-		reason = mesh.ReasonSignature
+	m.unasked = addresses(failed)
+	if reason == mesh.ReasonNotCurrent {
+		failed = append(failed, "the clock of this machine says "+m.c.Now().UTC().Format(time.RFC3339))
 	}
 	if len(failed) == 0 {
 		return resource.Failed(reason, err, "the repositories of this node could not all be asked").WithOutput(pkg.LastLines(out, reportLines))

@@ -130,7 +130,7 @@ func (m *Manager) load(statusFile, extendedFile string, updates []string) ([]pkg
 		err = eachParagraph(data, func(fields paragraph) error {
 			r, err := parseRow(fields)
 			if err != nil {
-				return fmt.Errorf("%s: %w", file, err)
+				return err
 			}
 			key := entryKey{r.Name, r.Arch}
 			if _, known := rows[key]; !known {
@@ -140,7 +140,7 @@ func (m *Manager) load(statusFile, extendedFile string, updates []string) ([]pkg
 			return nil
 		})
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%s: %w", file, err)
 		}
 	}
 	auto, err := readMarks(extendedFile)
@@ -161,6 +161,7 @@ func (m *Manager) load(statusFile, extendedFile string, updates []string) ([]pkg
 			continue
 		}
 		e := r.Installed
+		e.Protected = e.Protected || m.runsKernel(e.Name)
 		e.Mark = pkg.MarkManual
 		// apt notes a package for all architectures under the machine's own.
 		if auto[key] || key.arch == "all" && auto[entryKey{key.name, m.Architecture()}] {
@@ -169,6 +170,16 @@ func (m *Manager) load(statusFile, extendedFile string, updates []string) ([]pkg
 		entries = append(entries, e)
 	}
 	return entries, nil
+}
+
+// runsKernel reports whether a package is the kernel that runs, or its modules.
+func (m *Manager) runsKernel(name string) bool {
+	for _, prefix := range []string{"linux-image-", "linux-image-unsigned-", "linux-modules-"} {
+		if rest, found := strings.CutPrefix(name, prefix); found && rest == m.c.Kernel {
+			return true
+		}
+	}
+	return false
 }
 
 func readBounded(file string) ([]byte, error) {
@@ -219,6 +230,7 @@ func parseRow(fields paragraph) (row, error) {
 		return r, fmt.Errorf("the entry of %s has no version", r.Name)
 	}
 	r.Held = want == "hold"
+	r.Broken = strings.Contains(flag, "reinst") || state == "half-installed"
 	r.Protected = fields["essential"] == "yes" || fields["protected"] == "yes" || fields["priority"] == "required"
 	return r, nil
 }

@@ -54,6 +54,8 @@ type verdict struct {
 var verdicts = []verdict{
 	{mesh.ReasonInterrupted, []string{"dpkg was interrupted"}, "an earlier dpkg run was interrupted"},
 	{mesh.ReasonNoSpace, []string{"No space left on device", "You don't have enough free space"}, "there is not enough space"},
+	{mesh.ReasonFileConflict, []string{"trying to overwrite '"}, "another package owns one of its files"},
+	{mesh.ReasonScript, []string{"script subprocess returned error", "script subprocess was killed", "subprocess returned error exit status"}, "a script of a package failed"},
 	{mesh.ReasonHeld, []string{"Held packages were changed", "held packages were changed"}, "the admin of this machine holds the package"},
 	{mesh.ReasonWouldRemove, []string{"essential packages will be removed", "Essential packages were removed"}, "it would remove what the system cannot do without"},
 	{mesh.ReasonSignature, []string{"Hash Sum mismatch", "File has unexpected size", "unauthenticated packages", "NO_PUBKEY", "GPG error"}, "a signature or checksum is wrong"},
@@ -64,6 +66,9 @@ var verdicts = []verdict{
 var lockMarks = []string{"Could not get lock", "Unable to acquire the dpkg frontend lock", "Unable to lock", "dpkg frontend lock was locked by another process", "dpkg frontend lock is locked by another process"}
 
 var (
+	overwrites     = regexp.MustCompile(`trying to overwrite '([^']+)', which is also in package (.+)`)
+	scriptFailed   = regexp.MustCompile(`(?:new|installed|old) (\S+) package ([a-z-]+ script) subprocess returned error exit status (\d+)`)
+	relation       = regexp.MustCompile(`(?:^|\s)(Depends|PreDepends|Pre-Depends|Recommends|Conflicts|Breaks): (.+)$`)
 	versionMissing = regexp.MustCompile(`Version .(\S+). for .(\S+). was not found`)
 	nameMissing    = regexp.MustCompile(`Unable to locate package (\S+)|Package '?([^\s']+)'? has no installation candidate`)
 )
@@ -81,35 +86,112 @@ func classify(output string, status int, next string) error {
 	if f := nameMissing.FindStringSubmatch(output); f != nil {
 		return resource.Failed(mesh.ReasonNotAvailable, nil, "no repository of this node offers a package named %s", f[1]+f[2]).WithOutput(last)
 	}
+	if f := overwrites.FindStringSubmatch(output); f != nil {
+		return resource.Failed(mesh.ReasonFileConflict, nil, "it holds %s, which belongs to %s; nothing is overwritten", f[1], f[2]).WithOutput(last)
+	}
+	if f := scriptFailed.FindStringSubmatch(output); f != nil {
+		return scriptError(f, last)
+	}
 	for _, v := range verdicts {
 		if slices.ContainsFunc(v.marks, func(mark string) bool { return strings.Contains(output, mark) }) {
 			return resource.Failed(v.reason, nil, "apt ended with %d: %s", status, v.says).WithOutput(last)
 		}
 	}
 	if i := strings.Index(output, "The following packages have unmet dependencies"); i >= 0 {
-		return resource.Failed(mesh.ReasonTool, nil, "apt finds no way to install it: what it depends on, or conflicts with, stands against it").WithOutput(pkg.LastLines(output[i:], reportLines))
+		return unmet(output[i:])
 	}
 	return resource.Failed(mesh.ReasonTool, nil, "apt ended with %d; %s", status, next).WithOutput(last)
+}
+
+// scriptOf makes an error about a failed script name the script of a package that
+// was asked for, when one of those failed: dpkg also tells of scripts that it
+// tried again on the way.
+func scriptOf(t pkg.Transaction, output string, err error) error {
+	if err == nil || resource.AsError(err).Reason != mesh.ReasonScript {
+		return err
+	}
+	for _, f := range scriptFailed.FindAllStringSubmatch(output, -1) {
+		name, _, _ := strings.Cut(f[1], ":")
+		asked := slices.ContainsFunc(t.Install, func(x pkg.Target) bool { base, _, _ := strings.Cut(x.Name, ":"); return base == name })
+		if asked {
+			return scriptError(f, resource.AsError(err).Output)
+		}
+	}
+	return err
+}
+
+func scriptError(f []string, output string) error {
+	return resource.Failed(mesh.ReasonScript, nil, "the %s of %s failed: exit status %s", f[2], f[1], f[3]).WithOutput(output)
+}
+
+// unmet reads what stands against an installation.
+func unmet(output string) error {
+	shown := pkg.LastLines(output, reportLines)
+	var depends, conflicts []string
+	for line := range strings.Lines(output) {
+		f := relation.FindStringSubmatch(strings.TrimRight(line, "\n"))
+		switch {
+		case f == nil:
+		case f[1] == "Conflicts" || f[1] == "Breaks":
+			conflicts = append(conflicts, f[2])
+		default:
+			depends = append(depends, f[2])
+		}
+	}
+	if len(depends) == 0 && len(conflicts) > 0 {
+		return resource.Failed(mesh.ReasonWouldRemove, nil, "it excludes what is installed or declared, which would have to go: %s; nothing was done", strings.Join(conflicts, ", ")).WithOutput(shown)
+	}
+	if len(depends) == 0 {
+		depends = []string{"what it depends on"}
+	}
+	return resource.Failed(mesh.ReasonUnmet, nil, "it needs what is not to be had: %s; nothing was done", strings.Join(depends, ", ")).WithOutput(shown)
 }
 
 // refreshFailures reports whether apt-get update could not fetch or verify
 // everything, names what, and says whether a signature was at fault. That apt
 // tried something optional in vain (an Err line that becomes an Ign line) is no
 // failure; what it complains of at the end is.
-func refreshFailures(output string) (failed []string, signature bool) {
+func refreshFailures(output string) (failed []string, reason mesh.Reason) {
+	reason = mesh.ReasonRepository
 	for line := range strings.Lines(output) {
 		line = strings.TrimSpace(line)
 		if !strings.HasPrefix(line, "E: ") && !(strings.HasPrefix(line, "W: ") && alarming(line)) {
 			continue
 		}
-		if strings.Contains(line, "GPG error") || strings.Contains(line, "NO_PUBKEY") || strings.Contains(line, "is not signed") || strings.Contains(line, "signature") {
-			signature = true
+		for _, r := range refreshReasons {
+			if slices.ContainsFunc(r.marks, func(mark string) bool { return strings.Contains(line, mark) }) {
+				reason = r.reason
+			}
 		}
-		if about := line[len("E: "):]; !slices.Contains(failed, about) && len(failed) < 5 {
+		if about := line[len("E: "):]; !slices.Contains(failed, about) && len(failed) < failuresShown {
 			failed = append(failed, about)
 		}
 	}
-	return failed, signature
+	return failed, reason
+}
+
+// failuresShown bounds how many complaints of a refresh are kept.
+const failuresShown = 20
+
+// refreshReasons are looked for in each complaint of apt-get update.
+var refreshReasons = []struct {
+	reason mesh.Reason
+	marks  []string
+}{
+	{mesh.ReasonNotCurrent, []string{"is not valid yet", "is expired"}},
+	{mesh.ReasonRepositoryChanged, []string{"changed its '"}},
+	{mesh.ReasonSignature, []string{"GPG error", "NO_PUBKEY", "is not signed", "signature", "Hash Sum mismatch", "File has unexpected size"}},
+}
+
+var address = regexp.MustCompile(`(?:https?|ftp|file|copy|mirror\+\w+|cdrom|tor\+\w+)://?[^\s']+`)
+
+// addresses takes the addresses out of complaints.
+func addresses(complaints []string) []string {
+	var all []string
+	for _, c := range complaints {
+		all = append(all, address.FindAllString(c, -1)...)
+	}
+	return all
 }
 
 // alarming reports whether a warning of apt-get update means that something

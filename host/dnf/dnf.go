@@ -4,8 +4,8 @@
 // Reading and writing go different ways on purpose: what dnf said is never what
 // is reported. It decides nothing: which packages change and what a transaction
 // may drag along is the business of package pkg. It erases nothing to make room
-// for something else, cleans up no dependencies, imports no key that dnf's own
-// configuration does not name, and keeps no marks.
+// for something that was not declared absent, cleans up no dependencies, and imports
+// no key that dnf's own configuration does not name.
 package dnf
 
 import (
@@ -16,7 +16,6 @@ import (
 	"strings"
 	"time"
 
-	version "github.com/knqyf263/go-rpm-version"
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/host/resource"
 	"github.com/meshctl/mesh/host/resource/pkg"
@@ -49,6 +48,11 @@ type Config struct {
 	// VersionLock are the lists of the versionlock plugin. Nil: where dnf 4 and
 	// dnf5 keep them.
 	VersionLock []string
+	// History is where dnf 4 remembers why a package is installed, Reasons where
+	// dnf5 does. Empty: where they do so on a machine.
+	History, Reasons string
+	// Kernel is the release of the running kernel. Empty: the kernel is asked.
+	Kernel string
 }
 
 const rpm = "/usr/bin/rpm"
@@ -61,14 +65,27 @@ const reportLines = 20
 const lockRetry = 2 * time.Second
 
 // Manager is the pkg.Manager for dnf. Use New.
-type Manager struct{ c Config }
+type Manager struct {
+	c     Config
+	notes []pkg.Note
+	// unasked lists the repositories that the last refresh could not fetch, and
+	// named says that dnf named every one of them.
+	unasked []string
+	named   bool
+}
 
-var _ pkg.Manager = (*Manager)(nil)
+var (
+	_ pkg.Manager   = (*Manager)(nil)
+	_ pkg.Marker    = (*Manager)(nil)
+	_ pkg.Noter     = (*Manager)(nil)
+	_ pkg.Explainer = (*Manager)(nil)
+	_ pkg.Partial   = (*Manager)(nil)
+)
 
 // New makes a manager.
 func New(c Config) *Manager {
 	if c.Reader == nil {
-		c.Reader = tool.Exec{}
+		c.Reader = tool.Exec{Waiting: c.Waiting}
 	}
 	if c.LockWait == 0 {
 		c.LockWait = time.Minute
@@ -85,6 +102,15 @@ func New(c Config) *Manager {
 	if c.VersionLock == nil {
 		c.VersionLock = []string{"/etc/dnf/plugins/versionlock.list", "/etc/dnf/versionlock.toml"}
 	}
+	if c.History == "" {
+		c.History = "/var/lib/dnf/history.sqlite"
+	}
+	if c.Reasons == "" {
+		c.Reasons = "/usr/lib/sysimage/libdnf5/packages.toml"
+	}
+	if c.Kernel == "" {
+		c.Kernel = tool.KernelRelease()
+	}
 	return &Manager{c: c}
 }
 
@@ -93,7 +119,7 @@ func (m *Manager) Tool() string { return "dnf" }
 
 // Compare orders versions, [epoch:]version-release, as rpm does.
 func (m *Manager) Compare(a, b string) int {
-	return version.NewVersion(a).Compare(version.NewVersion(b))
+	return compare(a, b)
 }
 
 func (m *Manager) environment() []string {
@@ -131,6 +157,7 @@ func onlyMain(argv []string) []string {
 
 func (m *Manager) command(verb string, args ...string) []string {
 	argv := append([]string{m.c.Program}, m.options()...)
+	argv = append(argv, m.without()...)
 	argv = append(argv, "--setopt=metadata_expire=-1", "--setopt=*.metadata_expire=-1", verb)
 	return append(argv, args...)
 }
@@ -167,8 +194,19 @@ func removeSpecs(names []string) []string {
 // Simulate runs dnf with --assumeno and reads the transaction that it shows.
 // Installing and removing are two transactions of dnf, and are simulated so.
 func (m *Manager) Simulate(ctx context.Context, t pkg.Transaction) (pkg.Plan, error) {
+	if err := errors.Join(m.findable(ctx, t.Remove), m.unlocked(t)); err != nil {
+		return pkg.Plan{}, err
+	}
 	var plan pkg.Plan
 	for _, part := range m.parts(t) {
+		if part.verb == "remove" {
+			part.specs = slices.DeleteFunc(part.specs, func(spec string) bool {
+				return slices.ContainsFunc(plan.Remove, func(s pkg.Step) bool { return spec == s.Name || spec == s.Name+"."+s.Arch })
+			})
+			if len(part.specs) == 0 {
+				continue
+			}
+		}
 		argv := m.command(part.verb, append([]string{"--assumeno"}, part.specs...)...)
 		r, err := m.c.Reader.Read(ctx, argv, m.environment())
 		if err == nil && withoutRepositories(r.ExitStatus, r.Stderr) {
@@ -196,7 +234,17 @@ type part struct {
 func (m *Manager) parts(t pkg.Transaction) []part {
 	var parts []part
 	if len(t.Install) > 0 {
-		parts = append(parts, part{"install", specs(t.Install)})
+		install := specs(t.Install)
+		if len(t.Remove) > 0 {
+			// What is to go may be in the way of what is to come. Whatever else would
+			// go shows in the plan.
+			install = append([]string{"--allowerasing"}, install...)
+		}
+		if t.Again {
+			parts = append(parts, part{"reinstall", install})
+		} else {
+			parts = append(parts, part{"install", install})
+		}
 	}
 	if len(t.Remove) > 0 {
 		parts = append(parts, part{"remove", removeSpecs(t.Remove)})
@@ -206,11 +254,46 @@ func (m *Manager) parts(t pkg.Transaction) []part {
 
 // Commit runs dnf, once for what is installed and once for what is removed.
 func (m *Manager) Commit(ctx context.Context, t pkg.Transaction) error {
-	for _, part := range m.parts(t) {
+	for i, part := range m.parts(t) {
+		if i > 0 {
+			var err error
+			if part.specs, err = m.stillThere(ctx, t.Remove); err != nil || len(part.specs) == 0 {
+				return err
+			}
+		}
 		argv := m.command(part.verb, append([]string{"-y"}, part.specs...)...)
 		if _, err := m.run(ctx, part.verb, argv, m.c.Timeout); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// stillThere returns the specs of those names that are installed.
+func (m *Manager) stillThere(ctx context.Context, names []string) ([]string, error) {
+	entries, err := m.Installed(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return removeSpecs(slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		base, arch, _ := strings.Cut(name, ":")
+		return !slices.ContainsFunc(entries, func(e pkg.Installed) bool { return e.Name == base && (arch == "" || e.Arch == arch) })
+	})), nil
+}
+
+// findable makes sure that rpm finds by name what it listed. A database whose
+// index of names is damaged lists packages that cannot be removed.
+func (m *Manager) findable(ctx context.Context, names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	argv := append(append([]string{rpm}, m.c.RPMOptions...), "-q", "--qf", "")
+	r, err := m.c.Reader.Read(ctx, append(argv, removeSpecs(names)...), m.environment())
+	if err != nil {
+		return unreadable(err, "")
+	}
+	if r.ExitStatus != 0 {
+		return resource.Failed(mesh.ReasonInconsistent, nil, "rpm lists %s and does not find it by name; nothing was done. rpm --rebuilddb on the machine mends its index", strings.Join(names, ", ")).WithOutput(pkg.LastLines(r.Stdout+r.Stderr, reportLines))
 	}
 	return nil
 }
@@ -230,8 +313,9 @@ func (m *Manager) run(ctx context.Context, name string, argv []string, limit tim
 		case out.Adopted:
 			return out.Output, pkg.ErrAdopted
 		case out.TimedOut:
-			return out.Output, resource.Failed(mesh.ReasonTimeout, nil, "dnf was stopped after %s", limit).WithOutput(pkg.LastLines(out.Output, reportLines))
+			return out.Output, resource.Failed(mesh.ReasonTimeout, nil, "dnf was stopped after %s%s", limit, pkg.During(out)).WithOutput(pkg.LastLines(out.Output, reportLines))
 		case out.ExitStatus == 0:
+			m.note(out.Output)
 			return out.Output, nil
 		}
 		if withoutRepositories(out.ExitStatus, out.Output) && len(onlyMain(argv)) < len(argv) {
@@ -240,6 +324,7 @@ func (m *Manager) run(ctx context.Context, name string, argv []string, limit tim
 		}
 		failure := classify(out.Output, out.ExitStatus)
 		if resource.AsError(failure).Reason != mesh.ReasonLocked {
+			m.note(out.Output)
 			return out.Output, failure
 		}
 		if m.c.Waiting != nil {
@@ -274,27 +359,47 @@ func (m *Manager) lockFiles(ctx context.Context) []string {
 // interrupted transaction leaves shows in the database as two versions.
 func (m *Manager) Repair(context.Context) error { return nil }
 
+// refreshRounds bounds how many repositories that do not answer are found: dnf
+// ends at the first, and is asked again without it.
+const refreshRounds = 10
+
 // Refresh runs dnf makecache. --refresh alone leaves dnf5 content with what it
 // fetched a short while ago; an expiry of zero does not.
 func (m *Manager) Refresh(ctx context.Context) error {
-	argv := append([]string{m.c.Program}, m.options()...)
-	out, err := m.run(ctx, "update", append(argv, "--setopt=metadata_expire=0", "--setopt=*.metadata_expire=0", "makecache", "--refresh"), 15*time.Minute)
-	if errors.Is(err, pkg.ErrAdopted) {
-		return err
+	m.unasked, m.named = nil, true
+	var failure error
+	var shown string
+	reason := mesh.ReasonRepository
+	for range refreshRounds {
+		argv := append(append([]string{m.c.Program}, m.options()...), m.without()...)
+		out, err := m.run(ctx, "update", append(argv, "--setopt=metadata_expire=0", "--setopt=*.metadata_expire=0", "makecache", "--refresh"), 15*time.Minute)
+		if errors.Is(err, pkg.ErrAdopted) {
+			return err
+		}
+		if e := resource.AsError(err); e != nil && (e.Status != mesh.StatusFailed || e.Reason == mesh.ReasonTimeout) {
+			return e
+		}
+		failed, signature := refreshFailures(out)
+		if err == nil && len(failed) == 0 {
+			break
+		}
+		if signature {
+			reason = mesh.ReasonSignature
+		}
+		failure, shown = err, out
+		failed = slices.DeleteFunc(failed, func(id string) bool { return slices.Contains(m.unasked, id) })
+		if len(failed) == 0 {
+			m.named = false
+			break
+		}
+		m.unasked = append(m.unasked, failed...)
 	}
-	if e := resource.AsError(err); e != nil && (e.Status != mesh.StatusFailed || e.Reason == mesh.ReasonTimeout) {
-		return e
-	}
-	failed, signature := refreshFailures(out)
-	if err == nil && len(failed) == 0 {
+	if len(m.unasked) == 0 && m.named {
 		return nil
 	}
-	reason := mesh.ReasonRepository
-	if signature {
-		reason = mesh.ReasonSignature
+	failed := slices.Clone(m.unasked)
+	if !m.named {
+		failed = append(failed, "dnf does not say which")
 	}
-	if len(failed) == 0 {
-		failed = []string{"dnf does not say which"}
-	}
-	return resource.Failed(reason, err, "these repositories of this node could not be asked: %s", strings.Join(failed, "; ")).WithOutput(pkg.LastLines(out, reportLines))
+	return resource.Failed(reason, failure, "these repositories of this node could not be asked: %s", strings.Join(failed, "; ")).WithOutput(pkg.LastLines(shown, reportLines))
 }

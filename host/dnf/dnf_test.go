@@ -223,7 +223,7 @@ func wantWords(t *testing.T, got []string, want ...string) {
 func TestOneBadPackageAmongOthersIsTheOnlyOneThatFails(t *testing.T) {
 	s := newSystem(t, offers()...)
 	got := s.try(t, present("nosuch", ""), present("fx", "1-1"), present("never", ""), present("rival", ""), present("needs", "1-1"))
-	wantWords(t, got, "failed not-available", "right", "failed tool-failed", "failed tool-failed", "right")
+	wantWords(t, got, "failed not-available", "right", "failed unmet-dependency", "failed would-remove-others", "right")
 }
 
 func TestNamesAndVersionsComeFromTheDatabaseAndNotFromSplittingText(t *testing.T) {

@@ -121,7 +121,7 @@ func heading(line string, current section) (section, error) {
 		}
 	}
 	if strings.HasPrefix(line, "Enabling module") || strings.HasPrefix(line, "Disabling module") || strings.HasPrefix(line, "Switching module") || strings.HasPrefix(line, "Resetting module") {
-		return current, resource.Failed(mesh.ReasonNotAvailable, nil, "it is only in a module stream that is not enabled on this node, and the mesh changes no streams")
+		return current, resource.Failed(mesh.ReasonModule, nil, "it is only in a module stream that is not enabled on this node, and the mesh changes no streams")
 	}
 	if current == sectionNone {
 		return current, nil
@@ -158,11 +158,12 @@ type verdict struct {
 }
 
 var verdicts = []verdict{
-	{mesh.ReasonHeld, []string{"filtered out by exclude filtering", "filtered out by exclude", "versionlock"}, "the admin of this machine excludes or locks it"},
-	{mesh.ReasonNeeded, []string{"removing the following protected packages"}, "it would remove what the system cannot do without"},
-	{mesh.ReasonNotAvailable, []string{"Unable to find a match", "No match for argument", "filtered out by modular filtering"}, "no repository of this node offers it"},
-	{mesh.ReasonSignature, []string{"GPG check FAILED", "repomd.xml GPG signature verification error", "is not signed", "Signature verification", "Bad GPG signature", "checksum doesn't match", "checksum does not match"}, "a signature or checksum is wrong"},
-	{mesh.ReasonNoSpace, []string{"No space left on device", "Disk Requirements", "At least "}, "there is not enough space"},
+	{mesh.ReasonModule, []string{"filtered out by modular filtering"}, "it is only in a module stream that is not enabled on this node"},
+	{mesh.ReasonHeld, []string{"matches only excluded packages", "filtered out by exclude filtering", "filtered out by exclude", "versionlock"}, "the admin of this machine excludes or locks it"},
+	{mesh.ReasonProtected, []string{"removing the following protected packages"}, "it would remove what the system cannot do without"},
+	{mesh.ReasonNotAvailable, []string{"Unable to find a match", "No match for argument", "There are no enabled repositories"}, "no repository of this node offers it"},
+	{mesh.ReasonSignature, []string{"GPG check FAILED", "repomd.xml GPG signature verification error", "is not signed", "Signature verification", "Bad GPG signature", "you do not have any GPG public keys installed", "checksum doesn't match", "checksum does not match"}, "a signature or checksum is wrong"},
+	{mesh.ReasonNoSpace, []string{"No space left on device", "Disk Requirements", "At least ", "more space on the", "more space needed on the"}, "there is not enough space"},
 	{mesh.ReasonRepository, []string{"Failed to download metadata", "Cannot download repomd.xml", "Error downloading packages", "Failed to download packages", "Cannot prepare internal mirrorlist", "Status code: "}, "a repository could not be reached"},
 }
 
@@ -171,6 +172,8 @@ var lockMarks = []string{"Failed to obtain the transaction lock", "Failed to obt
 // lockStatus is the status with which dnf 4 says that its lock is held.
 const lockStatus = 200
 
+var problemLine = regexp.MustCompile(`(?m)^\s*Problem(?: \d+)?: `)
+
 var noMatch = regexp.MustCompile(`(?:Unable to find a match|No match for argument): (\S+)`)
 
 func classify(output string, status int) error {
@@ -178,6 +181,9 @@ func classify(output string, status int) error {
 	locked := status == lockStatus || slices.ContainsFunc(lockMarks, func(mark string) bool { return strings.Contains(output, mark) })
 	if locked {
 		return resource.Deferred(mesh.ReasonLocked, nil, "somebody else holds the lock of the package manager; it is tried again").WithOutput(last)
+	}
+	if f := fileConflict.FindStringSubmatch(output); f != nil {
+		return resource.Failed(mesh.ReasonFileConflict, nil, "it holds %s, which belongs to %s; nothing is overwritten", f[1], f[2]).WithOutput(last)
 	}
 	for _, v := range verdicts {
 		if !slices.ContainsFunc(v.marks, func(mark string) bool { return strings.Contains(output, mark) }) {
@@ -188,13 +194,20 @@ func classify(output string, status int) error {
 		}
 		return resource.Failed(v.reason, nil, "dnf ended with %d: %s", status, v.says).WithOutput(last)
 	}
-	if i := strings.Index(output, "Problem"); i >= 0 {
-		return resource.Failed(mesh.ReasonTool, nil, "dnf finds no way to do it: what it requires, or conflicts with, stands against it").WithOutput(pkg.LastLines(output[i:], reportLines))
+	if at := problemLine.FindStringIndex(output); at != nil {
+		return problem(output[at[0]:])
 	}
-	return resource.Failed(mesh.ReasonTool, nil, "dnf ended with %d; what it did is read from the database", status).WithOutput(last)
+	if f := scriptFailed.FindStringSubmatch(output); f != nil {
+		return resource.Failed(mesh.ReasonScript, nil, "the %%%s script of %s failed with %s", f[1], f[2], f[3]).WithOutput(last)
+	}
+	said := ""
+	if f := errorLine.FindStringSubmatch(output); f != nil {
+		said = " (" + f[1] + ")"
+	}
+	return resource.Failed(mesh.ReasonTool, nil, "dnf ended with %d%s; what it did is read from the database", status, said).WithOutput(last)
 }
 
-var refreshFailure = regexp.MustCompile(`(?:metadata for repo(?:sitory)?|Failed to synchronize cache for repo) ["'‘]?([^"'’: ]+)["'’]?`)
+var refreshFailure = regexp.MustCompile(`(?:metadata (?:\(.*?\) )?for repo(?:sitory)?|Failed to synchronize cache for repo) ["'‘]?([^"'’: ]+)["'’]?`)
 
 // refreshFailures lists the repositories that dnf makecache could not fetch or
 // verify, and whether a signature was at fault.

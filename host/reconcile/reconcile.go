@@ -141,7 +141,7 @@ func (r *Reconciler) Run(ctx context.Context, decl mesh.Declaration, trigger mes
 	}
 	for _, provider := range r.providers {
 		if s, ok := provider.(resource.PassStarter); ok {
-			s.StartPass(ctx)
+			s.StartPass(ctx, decl.Resources)
 		}
 	}
 	done, err := p.work(ctx)
@@ -450,7 +450,11 @@ func (p *pass) readBack(ctx context.Context, provider resource.Provider, res mes
 	if applied != nil {
 		p.log.WarnContext(ctx, "the tool reported an error and the machine is as wanted", "resource", id, "error", applied)
 	}
-	record := Record{Result: p.result(id, mesh.StatusChanged, "", ""), Owned: owned, Units: p.follow(res)}
+	note := ""
+	if n, ok := provider.(resource.Noter); ok {
+		note = n.Note(res)
+	}
+	record := Record{Result: p.result(id, mesh.StatusChanged, "", note), Owned: owned, Units: p.follow(res)}
 	fault.Point("reconcile.before-record")
 	if err := p.record(ctx, record); err != nil {
 		return err

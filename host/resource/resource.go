@@ -105,8 +105,17 @@ type SetProvider interface {
 // PassStarter is a Provider that wants to know when a pass begins, to read
 // once what all its checks need.
 type PassStarter interface {
-	// StartPass forgets what was read in an earlier pass.
-	StartPass(ctx context.Context)
+	// StartPass forgets what was read in an earlier pass. declared is everything
+	// that this pass is for, of every kind, in the order of the declaration.
+	StartPass(ctx context.Context, declared []mesh.Resource)
+}
+
+// Noter is a Provider that has more to say of a resource that it changed than
+// that it changed.
+type Noter interface {
+	// Note is a sentence for the operator about what Apply did in this pass,
+	// without content. Empty: there is nothing to add.
+	Note(want mesh.Resource) string
 }
 
 // Error is an outcome that a provider names.

@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -39,6 +40,8 @@ const (
 	journalLines = "20"
 	// unitTimeout bounds a reload or restart.
 	unitTimeout = 3 * time.Minute
+	// watchTimeout bounds a look at the services.
+	watchTimeout = 30 * time.Second
 	// resultTimeout is the service manager's word for a command that took too
 	// long.
 	resultTimeout = "timeout"
@@ -47,6 +50,7 @@ const (
 var (
 	_ pkg.Runner      = (*Runner)(nil)
 	_ reconcile.Units = (*Units)(nil)
+	_ pkg.Services    = (*Units)(nil)
 )
 
 // Runner runs commands in a transient service.
@@ -81,7 +85,7 @@ func (r *Runner) settle(ctx context.Context) (found bool, err error) {
 		return false, nil
 	case systemd.AdoptRunning:
 		r.log.InfoContext(ctx, "a package transaction of an earlier life of this host still runs; waiting for it")
-		if result, err = r.wait(ctx); err != nil {
+		if result, _, err = r.watch(ctx, 0); err != nil {
 			return true, fmt.Errorf("wait for an earlier package transaction: %w", err)
 		}
 	}
@@ -117,7 +121,7 @@ func (r *Runner) Run(ctx context.Context, cmd pkg.Command) (pkg.Outcome, error) 
 	if err := r.client.StartTransient(ctx, spec); err != nil {
 		return pkg.Outcome{}, fmt.Errorf("start the package manager: %w", err)
 	}
-	result, err := r.wait(ctx)
+	result, doing, err := r.watch(ctx, cmd.Timeout)
 	if err != nil {
 		return pkg.Outcome{}, fmt.Errorf("wait for the package manager: %w", err)
 	}
@@ -129,6 +133,9 @@ func (r *Runner) Run(ctx context.Context, cmd pkg.Command) (pkg.Outcome, error) 
 		return pkg.Outcome{}, err
 	}
 	out := pkg.Outcome{Output: output, ExitStatus: result.Status, TimedOut: result.Result == resultTimeout}
+	if out.TimedOut {
+		out.Doing = doing
+	}
 	if result.Kind != systemd.ExitExited || (result.Status == 0 && !result.OK()) {
 		// Killed, timed out, or not run at all: no exit status says so.
 		out.ExitStatus = -1
@@ -144,8 +151,10 @@ func (r *Runner) collect(ctx context.Context) error {
 	return nil
 }
 
-// wait waits for the end of the command, and turns meanwhile.
-func (r *Runner) wait(ctx context.Context) (systemd.Result, error) {
+// watch waits for the end of the command, and turns meanwhile. It looks what the
+// command is at a moment before its limit, for whoever has to say why it took so
+// long; a limit of zero is none.
+func (r *Runner) watch(ctx context.Context, limit time.Duration) (result systemd.Result, doing string, err error) {
 	type end struct {
 		result systemd.Result
 		err    error
@@ -157,11 +166,17 @@ func (r *Runner) wait(ctx context.Context) (systemd.Result, error) {
 	}()
 	ticker := time.NewTicker(turn)
 	defer ticker.Stop()
+	last := time.NewTimer(max(limit-limit/10-time.Second, 0))
+	defer last.Stop()
 	for {
 		r.beat()
 		select {
 		case e := <-ended:
-			return e.result, e.err
+			return e.result, doing, e.err
+		case <-last.C:
+			if limit > 0 {
+				doing = youngest(unitName)
+			}
 		case <-ticker.C:
 		}
 	}
@@ -252,6 +267,18 @@ func turning(beat func()) (done func()) {
 		close(stop)
 		<-stopped
 	}
+}
+
+// Watch implements pkg.Services.
+func (u *Units) Watch(ctx context.Context) (pkg.Watch, error) {
+	bounded, cancel := context.WithTimeout(ctx, watchTimeout)
+	defer cancel()
+	active, err := u.client.ActiveServices(bounded)
+	if err != nil {
+		return pkg.Watch{}, fmt.Errorf("list the services that run: %w", err)
+	}
+	active = slices.DeleteFunc(active, func(name string) bool { return name == unitName })
+	return pkg.Watch{Active: active, Outdated: outdated()}, nil
 }
 
 // DaemonReload implements reconcile.Units.

@@ -90,7 +90,7 @@ func New(c Config) *Provider {
 func (p *Provider) Kind() mesh.Kind { return mesh.KindFile }
 
 // StartPass forgets the accounts that were looked up.
-func (p *Provider) StartPass(context.Context) { p.accounts.forget() }
+func (p *Provider) StartPass(context.Context, []mesh.Resource) { p.accounts.forget() }
 
 // Check compares what stands at the path with what is wanted.
 func (p *Provider) Check(ctx context.Context, want mesh.Resource) (resource.Diff, error) {

@@ -86,6 +86,7 @@ func (p *Provider) jobFor(db *database, want mesh.Resource) (job, bool, error) {
 		return j, false, resource.Failed(mesh.ReasonHeld, nil, "%s is held at %s by the admin of this machine, so it does not become %s", want.Name, entry.Version, j.target.Version)
 	}
 	j.lower = there && !right && !entry.Many && p.manager.Compare(j.target.Version, entry.Version) < 0
+	j.again = there && entry.Broken
 	if p.local != nil {
 		if path, ok := p.local.Path(want.Name, j.target.Version); ok {
 			j.target.Path = path
@@ -98,12 +99,12 @@ func (p *Provider) jobFor(db *database, want mesh.Resource) (job, bool, error) {
 func (p *Provider) removable(name string, found []Installed, make func(mesh.Reason, error, string, ...any) *resource.Error) error {
 	base, _ := splitName(name)
 	if slices.Contains(p.keep, base) {
-		return make(mesh.ReasonNeeded, nil, "%s is what this host itself runs from; it stays", name)
+		return make(mesh.ReasonProtected, nil, "%s is what this host itself runs from; it stays", name)
 	}
 	for _, e := range found {
 		switch {
 		case e.Protected:
-			return make(mesh.ReasonNeeded, nil, "%s is one that the system cannot do without; it stays", name)
+			return make(mesh.ReasonProtected, nil, "%s is one that the system cannot do without; it stays", name)
 		case e.Held:
 			return make(mesh.ReasonHeld, nil, "%s is held at %s by the admin of this machine; it stays", name, e.Version)
 		}
@@ -147,6 +148,13 @@ func (p *Provider) markManual(ctx context.Context, changes []resource.Change, er
 	}
 	err = marker.Mark(ctx, names, MarkManual)
 	p.snapshot = nil
+	if err == nil {
+		for _, i := range which {
+			if db.has(changes[i].Want) {
+				p.notes.add([]job{{target: Target{Name: changes[i].Want.Name}}}, "its mark as automatically installed was taken off")
+			}
+		}
+	}
 	if errors.Is(err, ErrAdopted) {
 		return err
 	}

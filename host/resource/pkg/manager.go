@@ -63,6 +63,51 @@ type Marker interface {
 	Mark(ctx context.Context, names []string, mark Mark) error
 }
 
+// Noter is a Manager that has more to say of what it did than success and
+// failure.
+type Noter interface {
+	// Notes returns what is worth telling since it was last asked.
+	Notes() []Note
+}
+
+// Note is a sentence about what a transaction did.
+type Note struct {
+	// Package it is about. Empty: the transaction as a whole.
+	Package string
+	Text    string
+}
+
+// Explainer is a Manager that can say more about a package that is not to be
+// had.
+type Explainer interface {
+	// Explain says why nothing of that name and version is to be had. It changes
+	// nothing. Nil: no more than that is known.
+	Explain(ctx context.Context, t Target) error
+}
+
+// Partial is a Manager that knows what a refresh that failed in part leaves
+// certain.
+type Partial interface {
+	// Certain reports whether every repository that the last Refresh could not
+	// ask had been fetched before, and offers no package of that name by the
+	// index of then.
+	Certain(ctx context.Context, name string) bool
+}
+
+// Services looks at the units of the machine, around a transaction.
+type Services interface {
+	// Watch reads them now. It changes nothing.
+	Watch(ctx context.Context) (Watch, error)
+}
+
+// Watch is what the services of the machine are like at one moment.
+type Watch struct {
+	// Active lists the services that run.
+	Active []string
+	// Outdated lists those with processes that run from deleted files.
+	Outdated []string
+}
+
 // Mark is why a package is installed.
 type Mark string
 
@@ -81,6 +126,8 @@ type Installed struct {
 	// State is what the database says when the package is not whole, such as
 	// "half-configured". Empty: it is whole.
 	State string
+	// Broken: it is so little there that only another installation mends it.
+	Broken bool
 	// Held: the admin does not want it changed.
 	Held bool
 	// Protected: the system cannot do without it.
@@ -106,6 +153,8 @@ type Transaction struct {
 	Install []Target
 	// Remove lists names.
 	Remove []string
+	// Again: a target is installed and broken, and is installed anew.
+	Again bool
 	// Lower: a target's version is below the installed one, and is meant.
 	Lower bool
 }
@@ -137,6 +186,17 @@ func splitName(name string) (base, arch string) {
 	return base, arch
 }
 
+// whole returns a name with its architecture, the machine's own when there is
+// none or it is for all.
+func whole(name, native string) string {
+	base, arch := splitName(name)
+	switch arch {
+	case "", "all", "noarch":
+		arch = native
+	}
+	return base + ":" + arch
+}
+
 // matches reports whether an entry is what a declared name means.
 func matches(name, entryName, entryArch, native string) bool {
 	base, arch := splitName(name)
@@ -151,6 +211,13 @@ func matches(name, entryName, entryArch, native string) bool {
 		return arch == native || arch == entryArch
 	}
 	return arch == entryArch
+}
+
+func withoutEpoch(version string) string {
+	if _, rest, found := strings.Cut(version, ":"); found {
+		return rest
+	}
+	return version
 }
 
 // sameVersion compares exact versions. A missing epoch is zero.

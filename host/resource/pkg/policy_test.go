@@ -73,7 +73,7 @@ func TestPackagesKeepTheContractOfAResource(t *testing.T) {
 func try(t *testing.T, f *pkgtest.Fake, wants ...mesh.Resource) []string {
 	t.Helper()
 	p := pkg.New(pkg.Config{Manager: f, Keep: []string{"mesh-host"}})
-	p.StartPass(t.Context())
+	p.StartPass(t.Context(), wants)
 	said := make([]string, len(wants))
 	var changes []resource.Change
 	var which []int
@@ -152,7 +152,7 @@ func TestWhatIsRightStartsNoTool(t *testing.T) {
 func TestWhatCannotBeDoneDoesNotStopTheRest(t *testing.T) {
 	f := pkgtest.NewFake(repository())
 	got := try(t, f, present("nosuch", ""), present("fx", "9"), present("fx", ""), present("never", ""), present("ot", "1"), present("breaks", ""))
-	wantWords(t, got, "failed not-available", "failed not-available", "changed", "failed tool-failed", "changed", "failed tool-failed")
+	wantWords(t, got, "failed not-available", "failed not-available", "changed", "failed unmet-dependency", "changed", "failed tool-failed")
 	if f.Entry("nosuch") != nil || f.Entry("never") != nil {
 		t.Errorf("the database now has:\n%s", f)
 	}
@@ -243,7 +243,7 @@ func TestARepositoryThatDoesNotAnswerIsNotAPackageThatDoesNotExist(t *testing.T)
 	f := pkgtest.NewFake(repository())
 	f.Unreachable = true
 	f.Known = map[string][]pkgtest.Offer{"fx": {{Version: "1"}}, "ot": {{Version: "1"}}}
-	got := try(t, f, present("fx", "2"), present("fx:here", ""), present("ot", "1"))
+	got := try(t, f, present("fx", "2"), present("needs:here", ""), present("ot", "1"))
 	wantWords(t, got, "failed repository-unreachable", "failed repository-unreachable", "changed")
 }
 
@@ -438,7 +438,7 @@ func TestWhatTheSystemCannotDoWithoutIsNotRemoved(t *testing.T) {
 	f := pkgtest.NewFake(repository())
 	f.Entry("base").Protected = true
 	f.Put("mesh-host", "1")
-	wantWords(t, try(t, f, gone("base"), gone("mesh-host")), "failed needed-by-others", "failed needed-by-others")
+	wantWords(t, try(t, f, gone("base"), gone("mesh-host")), "failed protected", "failed protected")
 	if len(f.Calls) > 0 {
 		t.Errorf("tools ran: %q", f.Calls)
 	}

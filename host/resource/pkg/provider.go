@@ -18,6 +18,8 @@ type Config struct {
 	Manager Manager
 	// Local finds package files that were brought along. Nil: there are none.
 	Local Local
+	// Services are looked at around each transaction. Nil: nobody looks.
+	Services Services
 	// Logger takes what is worth a line and no result. Nil: nothing is logged.
 	Logger *slog.Logger
 	// Keep lists names that are never removed, the host's own package above all.
@@ -30,6 +32,13 @@ type Provider struct {
 	local   Local
 	log     *slog.Logger
 	keep    []string
+	// services may be nil.
+	services Services
+	// declared is what this pass is for.
+	declared []mesh.Resource
+	notes    notes
+	// first is the database as this pass found it. Nil: it was not read.
+	first *database
 	// snapshot is the database as read in this pass. Nil: it has to be read.
 	snapshot *database
 	// refreshed says how Refresh ended in this pass. Nil: it did not run.
@@ -41,6 +50,7 @@ type refresh struct{ err error }
 var (
 	_ resource.SetProvider = (*Provider)(nil)
 	_ resource.PassStarter = (*Provider)(nil)
+	_ resource.Noter       = (*Provider)(nil)
 )
 
 // New makes a provider.
@@ -48,16 +58,19 @@ func New(c Config) *Provider {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Provider{manager: c.Manager, local: c.Local, log: c.Logger, keep: c.Keep}
+	return &Provider{manager: c.Manager, local: c.Local, log: c.Logger, keep: c.Keep, services: c.Services}
 }
 
 // Kind returns mesh.KindPackage.
 func (p *Provider) Kind() mesh.Kind { return mesh.KindPackage }
 
-// StartPass forgets the database, and that the indexes were refreshed.
-func (p *Provider) StartPass(context.Context) {
-	p.snapshot = nil
+// StartPass forgets the database, what was told, and that the indexes were
+// refreshed.
+func (p *Provider) StartPass(_ context.Context, declared []mesh.Resource) {
+	p.snapshot, p.first = nil, nil
 	p.refreshed = nil
+	p.declared = declared
+	p.notes = notes{}
 }
 
 // database is one reading of the package database.
@@ -78,6 +91,13 @@ func (d *database) find(name string) []Installed {
 	return found
 }
 
+// has reports whether a package was there, in the version that is wanted, when
+// the pass began to change it.
+func (d *database) has(want mesh.Resource) bool {
+	_, ok := pick(d.find(want.Name), want.Package.Version)
+	return ok
+}
+
 // read returns the database of this pass.
 func (p *Provider) read(ctx context.Context) (*database, error) {
 	if p.manager == nil {
@@ -94,6 +114,9 @@ func (p *Provider) read(ctx context.Context) (*database, error) {
 		return nil, resource.Unknown(mesh.ReasonDatabase, nil, "the package database lists no package at all, which cannot be; nothing is installed or removed")
 	}
 	p.snapshot = &database{entries: entries, native: p.manager.Architecture()}
+	if p.first == nil {
+		p.first = p.snapshot
+	}
 	return p.snapshot, nil
 }
 
@@ -112,7 +135,28 @@ func (p *Provider) Check(ctx context.Context, want mesh.Resource) (resource.Diff
 	if err != nil {
 		return resource.Diff{}, err
 	}
+	if other := p.twin(db, want.Name); other != "" {
+		return resource.Diff{}, resource.Failed(mesh.ReasonTwice, nil, "it is the same package as %s, which is declared before it; keep one of them", other)
+	}
 	return p.compare(db, want), nil
+}
+
+// twin returns the name of an earlier declaration of the same package, as of
+// "fx" before "fx:amd64".
+func (p *Provider) twin(db *database, name string) string {
+	if slices.ContainsFunc(db.find(name), func(e Installed) bool { return e.Many }) {
+		return ""
+	}
+	for _, r := range p.declared {
+		switch {
+		case r.Kind != mesh.KindPackage:
+		case r.Name == name:
+			return ""
+		case whole(r.Name, db.native) == whole(name, db.native):
+			return r.Name
+		}
+	}
+	return ""
 }
 
 func known(want mesh.Resource) error {
@@ -209,6 +253,10 @@ func (p *Provider) Capture(ctx context.Context, want mesh.Resource) (mesh.Owned,
 	db, err := p.read(ctx)
 	if err != nil {
 		return mesh.Owned{}, err
+	}
+	if p.first != nil {
+		// What came along with another package of this pass was not there before.
+		db = p.first
 	}
 	owned := mesh.Owned{Resource: want.ID(), Made: mesh.MadeExisted}
 	entry, there := pick(db.find(want.Name), want.Package.Version)

@@ -3,6 +3,7 @@ package pkg
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 )
@@ -37,11 +38,22 @@ type Outcome struct {
 	ExitStatus int
 	// TimedOut: it was stopped because of its Timeout. ExitStatus is then not 0.
 	TimedOut bool
+	// Doing is the command line of what ran last below a command that was
+	// stopped. Empty: not known.
+	Doing string
 	// Adopted: this is the end of a command that was found at work, started with
 	// other arguments or with ones that are no longer known.
 	Adopted bool
 	// Output is the last 64 KiB of what it wrote to both streams.
 	Output string
+}
+
+// During says what a command that was stopped was at.
+func During(o Outcome) string {
+	if o.Doing == "" {
+		return ""
+	}
+	return fmt.Sprintf(" while it ran %q", o.Doing)
 }
 
 // Reader runs a tool that only looks. It is an ordinary child.

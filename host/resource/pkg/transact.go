@@ -9,6 +9,7 @@ import (
 
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/host/resource"
+	"github.com/meshctl/mesh/internal/fault"
 )
 
 // job is one package that has to change.
@@ -19,6 +20,8 @@ type job struct {
 	remove bool
 	// lower: the target's version is below the one installed.
 	lower bool
+	// again: it is there, and broken.
+	again bool
 }
 
 // needsIndex reports whether what the repositories offer decides the version.
@@ -35,6 +38,7 @@ func transaction(jobs []job) Transaction {
 		}
 		t.Install = append(t.Install, j.target)
 		t.Lower = t.Lower || j.lower
+		t.Again = t.Again || j.again
 	}
 	return t
 }
@@ -69,6 +73,7 @@ func (p *Provider) run(ctx context.Context, jobs []job, errs []error) error {
 		set(jobs, interrupted)
 		return nil
 	}
+	p.take(jobs)
 	if interrupted != nil {
 		p.log.LogAttrs(ctx, slog.LevelWarn, "interrupted package transaction could not be finished", slog.Any("error", interrupted))
 	}
@@ -102,17 +107,28 @@ func (p *Provider) run(ctx context.Context, jobs []job, errs []error) error {
 		return nil
 	}
 	left := slices.DeleteFunc(slices.Clone(accepted), func(j job) bool { return j.done(after) })
+	p.despite(slices.DeleteFunc(slices.Clone(accepted), func(j job) bool { return !j.done(after) }), err)
 	for _, j := range left {
 		errs[j.index] = p.alone(ctx, j, len(accepted) > 1, err)
 		if errors.Is(errs[j.index], ErrAdopted) {
 			errs[j.index] = nil
 			return ErrAdopted
 		}
-		if interrupted != nil && errs[j.index] != nil {
+		if interrupted != nil && errs[j.index] != nil && vague(errs[j.index]) {
 			errs[j.index] = interrupted
 		}
 	}
 	return nil
+}
+
+// vague reports whether an error says no more than that the tool failed, so
+// that what an earlier transaction left explains it better.
+func vague(err error) bool {
+	switch resource.AsError(err).Reason {
+	case mesh.ReasonTool, mesh.ReasonInterrupted:
+		return true
+	}
+	return false
 }
 
 // alone tries one job of a failed transaction by itself.
@@ -142,6 +158,7 @@ func (p *Provider) alone(ctx context.Context, j job, others bool, failed error) 
 		return readErr
 	}
 	if j.done(after) {
+		p.despite([]job{j}, err)
 		return nil
 	}
 	return err
@@ -156,17 +173,17 @@ func (p *Provider) plan(ctx context.Context, db *database, jobs []job, errs []er
 		}
 	}
 	trial := func(jobs []job) error { return p.simulate(ctx, db, jobs) }
-	usable := p.usable(jobs, errs)
+	usable := p.usable(ctx, jobs, errs)
 	accepted, refused := settle(usable, trial)
 	if len(refused) > 0 && p.refreshed == nil && slices.ContainsFunc(refused, func(r refusal) bool { return !r.job.remove && !passing(r.err) }) {
 		if err := p.refresh(ctx); errors.Is(err, ErrAdopted) {
 			return nil, err
 		}
-		usable = p.usable(usable, errs)
+		usable = p.usable(ctx, usable, errs)
 		accepted, refused = settle(usable, trial)
 	}
 	for _, r := range refused {
-		errs[r.job.index] = p.explain(r)
+		errs[r.job.index] = p.explain(ctx, r)
 	}
 	return accepted, nil
 }
@@ -184,15 +201,25 @@ func (p *Provider) refresh(ctx context.Context) error {
 	return nil
 }
 
+// certain reports whether a refresh that failed leaves no doubt about which
+// version of a package would come.
+func (p *Provider) certain(ctx context.Context, j job) bool {
+	if passing(p.refreshed.err) {
+		return false
+	}
+	partial, ok := p.manager.(Partial)
+	return ok && partial.Certain(ctx, j.target.Name)
+}
+
 // usable leaves out the jobs whose version an index would decide that could
 // not be fetched.
-func (p *Provider) usable(jobs []job, errs []error) []job {
+func (p *Provider) usable(ctx context.Context, jobs []job, errs []error) []job {
 	if p.refreshed == nil || p.refreshed.err == nil {
 		return jobs
 	}
 	var usable []job
 	for _, j := range jobs {
-		if j.needsIndex() {
+		if j.needsIndex() && !p.certain(ctx, j) {
 			errs[j.index] = p.refreshed.err
 			continue
 		}
@@ -202,11 +229,25 @@ func (p *Provider) usable(jobs []job, errs []error) []job {
 }
 
 // explain says of a package that is not available that a repository could not
-// be asked, when that is so.
-func (p *Provider) explain(r refusal) error {
-	e := resource.AsError(r.err)
-	if e.Reason == mesh.ReasonNotAvailable && p.refreshed != nil && p.refreshed.err != nil {
+// be asked, or what else the manager knows.
+func (p *Provider) explain(ctx context.Context, r refusal) error {
+	if resource.AsError(r.err).Reason != mesh.ReasonNotAvailable {
+		return r.err
+	}
+	if p.refreshed != nil && p.refreshed.err != nil && !p.certain(ctx, r.job) {
 		return p.refreshed.err
+	}
+	if e, ok := p.manager.(Explainer); ok && !r.job.remove {
+		if err := e.Explain(ctx, r.job.target); err != nil {
+			return err
+		}
+	}
+	if db, err := p.read(ctx); err == nil && r.job.target.Version != "" {
+		for _, e := range db.find(r.job.target.Name) {
+			if withoutEpoch(e.Version) == withoutEpoch(r.job.target.Version) {
+				return resource.Failed(mesh.ReasonNotAvailable, r.err, "%s %s is not in any repository of this node; installed is %s, and an epoch counts", r.job.target.Name, r.job.target.Version, e.Version)
+			}
+		}
 	}
 	return r.err
 }
@@ -272,15 +313,20 @@ func installed(db *database, x Target) bool {
 // commit does the jobs and looks whether anything went that was not asked for.
 func (p *Provider) commit(ctx context.Context, before *database, jobs []job, errs []error) error {
 	t := transaction(jobs)
+	then := p.watch(ctx)
+	fault.Point("pkg.before-commit")
 	err := p.manager.Commit(ctx, t)
 	p.snapshot = nil
+	fault.Point("pkg.after-commit")
 	if err != nil {
+		p.take(jobs)
 		return err
 	}
 	after, err := p.read(ctx)
 	if err != nil {
 		return err
 	}
+	p.tell(ctx, jobs, t, before, after, then)
 	var lost []string
 	for _, e := range before.entries {
 		still := slices.ContainsFunc(after.entries, func(a Installed) bool { return a.Name == e.Name && a.Arch == e.Arch })

@@ -78,7 +78,7 @@ func check(t *testing.T, p resource.Provider, want mesh.Resource) resource.Diff 
 func start(t *testing.T, p resource.Provider) {
 	t.Helper()
 	if s, ok := p.(resource.PassStarter); ok {
-		s.StartPass(t.Context())
+		s.StartPass(t.Context(), nil)
 	}
 }
 

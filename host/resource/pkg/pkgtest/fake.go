@@ -297,7 +297,7 @@ func (f *Fake) add(name string, o Offer, plan *pkg.Plan) error {
 		}
 		dep, ok := f.offer(need, "")
 		if !ok {
-			return resource.Failed(mesh.ReasonTool, nil, "%s needs %s, which nobody offers", name, need)
+			return resource.Failed(mesh.ReasonUnmet, nil, "%s needs %s, which nobody offers", name, need)
 		}
 		if err := f.add(need, dep, plan); err != nil {
 			return err

@@ -179,8 +179,8 @@ func notAvailable(t *testing.T, s System, m pkg.Manager) {
 func cannotSatisfy(t *testing.T, _ System, m pkg.Manager) {
 	refresh(t, m)
 	_, err := m.Simulate(t.Context(), pkg.Transaction{Install: []pkg.Target{{Name: "never"}}})
-	wantError(t, "Simulate", err, mesh.StatusFailed, mesh.ReasonTool)
-	wantError(t, "Commit", m.Commit(t.Context(), pkg.Transaction{Install: []pkg.Target{{Name: "never"}}}), mesh.StatusFailed, mesh.ReasonTool)
+	wantError(t, "Simulate", err, mesh.StatusFailed, mesh.ReasonUnmet)
+	wantError(t, "Commit", m.Commit(t.Context(), pkg.Transaction{Install: []pkg.Target{{Name: "never"}}}), mesh.StatusFailed, mesh.ReasonUnmet)
 	if v := version(t, m, "never"); v != "" {
 		t.Errorf("never is installed as %s", v)
 	}

@@ -23,6 +23,8 @@ var _ pkg.Reader = Exec{}
 type Exec struct {
 	// Timeout bounds one run. Zero: five minutes.
 	Timeout time.Duration
+	// Waiting is called again and again while a tool runs. Nil: nothing.
+	Waiting func()
 }
 
 const (
@@ -46,7 +48,7 @@ func (e Exec) Read(ctx context.Context, argv, env []string) (pkg.Reading, error)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 2 * time.Second
-	err := cmd.Run()
+	err := e.run(cmd)
 	r := pkg.Reading{Stdout: stdout.String(), Stderr: stderr.String()}
 	var exit *exec.ExitError
 	switch {
@@ -61,6 +63,28 @@ func (e Exec) Read(ctx context.Context, argv, env []string) (pkg.Reading, error)
 		return r, fmt.Errorf("run %s: %w", argv[0], err)
 	}
 	return r, nil
+}
+
+// turn is how often a wait for a tool proves that it goes on.
+const turn = 2 * time.Second
+
+// run runs the command and calls Waiting meanwhile, from this goroutine alone.
+func (e Exec) run(cmd *exec.Cmd) error {
+	if e.Waiting == nil {
+		return cmd.Run()
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Run() }()
+	ticker := time.NewTicker(turn)
+	defer ticker.Stop()
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case <-ticker.C:
+			e.Waiting()
+		}
+	}
 }
 
 // bounded keeps up to limit bytes and notes when there were more. The buffer is
