@@ -142,7 +142,12 @@ func (s *Store) BeginPass(ctx context.Context, begin []mesh.Result, drop []mesh.
 func (s *Store) Intend(ctx context.Context, intents []reconcile.Intent) error {
 	err := s.tx(ctx, func(tx *sql.Tx) error {
 		for _, in := range intents {
-			if _, err := tx.ExecContext(ctx, "UPDATE ledger SET writing = 1 WHERE resource = ?", in.Resource); err != nil {
+			_, err := tx.ExecContext(ctx, `UPDATE ledger SET writing = 1,
+					before = CASE WHEN status = 'pending' THEN before ELSE status END,
+					before_want = CASE WHEN status = 'pending' THEN before_want ELSE want END,
+					status = 'pending', reason = '', detail = '', output = ''
+				WHERE resource = ?`, in.Resource)
+			if err != nil {
 				return err
 			}
 			if in.Owned != nil {
@@ -201,6 +206,11 @@ func record(ctx context.Context, tx *sql.Tx, r reconcile.Record) error {
 	}
 	if r.Owned != nil {
 		if err := putOwned(ctx, tx, *r.Owned); err != nil {
+			return err
+		}
+	}
+	if r.Disown {
+		if _, err := tx.ExecContext(ctx, "DELETE FROM owned WHERE resource = ?", res.Resource); err != nil {
 			return err
 		}
 	}
