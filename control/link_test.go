@@ -88,6 +88,7 @@ func TestANodeThatHoldsMoreThanIsKnownHereIsNotPushedToUntilSomebodyWrites(t *te
 	wantPending(t, h, "g8 [file:/a] released [file:/newer]")
 }
 
+// Cases: O-152, O-153
 func TestOneKeyFromTwoMachinesIsRefusedForTheSecond(t *testing.T) {
 	p := newPlane(t)
 	h := join(p, "web-1", nil)

@@ -244,6 +244,10 @@ func (s *Store) EndPass(ctx context.Context, end reconcile.End) error {
 			return err
 		}
 		last := lastPass{Generation: end.Generation, Pass: end.Pass, Trigger: end.Trigger, State: end.State, Started: end.Started, Ended: s.now().UTC(), Kept: end.Kept}
+		if last.Ended.Before(last.Started) {
+			// The clock was set back meanwhile; no pass took less than no time.
+			last.Ended = last.Started
+		}
 		data, err := json.Marshal(last)
 		if err != nil {
 			return err
