@@ -81,6 +81,7 @@ lab-down: ## end what lab-up started
 .PHONY: docs
 docs: ## write the generated pages of docs
 	@$(GO) run ./internal/tool/requirements
+	@$(GO) run ./internal/tool/cases
 
 .PHONY: setup setup-check setup-build setup-bench
 setup: ## install what building and testing needs, when it is missing

@@ -100,8 +100,16 @@ func (d Document) Validate() Problems {
 	if !declarationName.MatchString(d.Declaration) {
 		ps.Add("declaration", fmt.Sprintf("%q is not a name for a declaration: use lower-case letters, digits and dashes, beginning with a letter or digit, at most 63", d.Declaration))
 	}
+	always := make(map[ResourceID]int)
 	for i, r := range d.Resources {
 		validateResource(&ps, fmt.Sprintf("resources[%d]", i), r.Resource)
+		if r.When == "" {
+			if first, twice := always[r.ID()]; twice {
+				ps.Add(fmt.Sprintf("resources[%d]", i), fmt.Sprintf("%s stands in resources[%d] already, and both are without a condition", r.ID(), first))
+			} else {
+				always[r.ID()] = i
+			}
+		}
 		if r.Template && (r.File == nil || r.File.Absent || r.File.Type == FileDirectory || r.File.Type == FileSymlink) {
 			ps.Add(fmt.Sprintf("resources[%d].template", i), "only the content of a regular file can be a template")
 		}

@@ -69,6 +69,8 @@ const (
 	ReasonSymlinkInPath Reason = "symlink-in-path"
 	// ReasonWrongType: something of another type stands at the path.
 	ReasonWrongType Reason = "wrong-type"
+	// ReasonMountPoint: a file system or file is mounted at the path itself.
+	ReasonMountPoint Reason = "target-is-mountpoint"
 	// ReasonParent: the directory that should hold the file is not there.
 	ReasonParent Reason = "parent-missing"
 	// ReasonNotEmpty: the directory holds what the mesh did not make.

@@ -67,7 +67,8 @@ type Result struct {
 	Status   Status     `json:"status"`
 	// Reason is set for every status that is not good. See the constants.
 	Reason Reason `json:"reason,omitempty"`
-	// Detail is one sentence for the operator. Never content.
+	// Detail is for the operator: why it is not good, or what was met while it
+	// was made good. Never content.
 	Detail string `json:"detail,omitempty"`
 	// Output is the last lines that the tool wrote, where there was one.
 	Output string `json:"output,omitempty"`

@@ -104,11 +104,13 @@ type FileSpec struct {
 	Size int64 `json:"size,omitempty"`
 	// Target is what a symlink points at.
 	Target string `json:"target,omitempty"`
-	// Owner and Group are names or decimal ids. Empty means root.
+	// Owner and Group are names or decimal ids. Empty: what stands there keeps
+	// its own, and something new is root's.
 	Owner string `json:"owner,omitempty"`
 	Group string `json:"group,omitempty"`
-	// Mode is three or four octal digits. Empty means 0644 for a regular file
-	// and 0755 for a directory. A symlink has none.
+	// Mode is three or four octal digits. Empty: what stands there keeps its own,
+	// and something new gets 0644 as a regular file and 0755 as a directory. A
+	// symlink has none.
 	Mode string `json:"mode,omitempty"`
 	// Sensitive keeps the content out of logs, listings and answers.
 	Sensitive bool `json:"sensitive,omitempty"`
@@ -163,9 +165,10 @@ type Owned struct {
 	Made     Made       `json:"made"`
 	// Generation in which the resource came under the mesh.
 	Generation Generation `json:"generation"`
-	// Wrote is what the provider last verified to be there, in the provider's
-	// own form; removing refuses when something else stands there. Empty until
-	// the first successful read-back.
+	// Wrote is what the provider last verified to be there, and what it has
+	// announced to write since, in the provider's own form; removing refuses when
+	// something else stands there. Empty until the first successful read-back or
+	// later announcement.
 	Wrote json.RawMessage `json:"wrote,omitempty"`
 	// Undo is what the provider needs to put back what was there, in the
 	// provider's own form. Empty when nothing was there.

@@ -5,6 +5,7 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -158,12 +159,25 @@ func validateFile(ps *Problems, at string, f FileSpec) {
 	if f.Mode != "" && !fileMode.MatchString(f.Mode) {
 		ps.Add(at+".mode", fmt.Sprintf("%q is not a mode; write three or four octal digits in quotes, as in \"0644\"", f.Mode))
 	}
-	if f.Owner != "" && !account.MatchString(f.Owner) {
+	if f.Owner != "" && !validAccount(f.Owner) {
 		ps.Add(at+".owner", fmt.Sprintf("%q cannot be the name or number of a user", f.Owner))
 	}
-	if f.Group != "" && !account.MatchString(f.Group) {
+	if f.Group != "" && !validAccount(f.Group) {
 		ps.Add(at+".group", fmt.Sprintf("%q cannot be the name or number of a group", f.Group))
 	}
+}
+
+// validAccount reports whether text can be the name or number of an account. The
+// greatest number means "nobody in particular" to the kernel.
+func validAccount(text string) bool {
+	if !account.MatchString(text) {
+		return false
+	}
+	if text[0] < '0' || text[0] > '9' {
+		return true
+	}
+	n, err := strconv.ParseUint(text, 10, 32)
+	return err == nil && n < 1<<32-1
 }
 
 func validatePackage(ps *Problems, at, name string, p PackageSpec) {

@@ -184,6 +184,10 @@ func (c *Control) enrolment(ctx context.Context, token TokenRecord, key, remote 
 	}
 	if others := c.sameMachine(name, tx.Node.Machine); len(others) > 0 {
 		event(EventMachineShared, "another node has the same machine id: "+strings.Join(others, ", "))
+		for _, other := range others {
+			detail := "another node has the same machine id: " + name
+			tx.Events = append(tx.Events, EventView{Event: mesh.Event{Kind: EventMachineShared, Detail: detail, At: now}, Node: other, Received: now})
+		}
 	}
 	tx.Node.Briefing = c.withMachineLine(tx.Node.Briefing, name, tx.Node.Machine)
 

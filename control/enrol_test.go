@@ -308,9 +308,10 @@ func TestTheFirstNodesBundleBecomesADeclarationAndNothingIsRemoved(t *testing.T)
 	}
 }
 
+// Cases: O-154
 func TestAMachineIDThatAnotherNodeHasIsABriefingLineAndAnEvent(t *testing.T) {
 	p := newPlane(t)
-	join(p, "one", nil)
+	first := join(p, "one", nil)
 	two := machine(p, "two")
 	two.e.Profile.MachineIDHash = "machine of one"
 	answer, err := two.enrol(control.TokenRequest{})
@@ -321,6 +322,9 @@ func TestAMachineIDThatAnotherNodeHasIsABriefingLineAndAnEvent(t *testing.T) {
 	last := d.Briefing.Lines[len(d.Briefing.Lines)-1]
 	if last.Outcome != mesh.OutcomeWarn || !strings.Contains(last.Detail, "one") || !slices.Contains(two.events(), string(control.EventMachineShared)) {
 		t.Errorf("line %+v, events %v", last, two.events())
+	}
+	if !slices.Contains(first.events(), string(control.EventMachineShared)) {
+		t.Errorf("the node that was there first was told %v", first.events())
 	}
 }
 

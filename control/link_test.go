@@ -102,6 +102,7 @@ func TestANodeThatHoldsMoreThanIsKnownHereIsNotPushedToUntilSomebodyConfirms(t *
 }
 
 // Shows: M28
+// Cases: O-152, O-153
 func TestOneKeyFromTwoMachinesIsRefusedForTheSecond(t *testing.T) {
 	p := newPlane(t)
 	h := join(p, "web-1", nil)

@@ -105,8 +105,19 @@ type pass struct {
 	removed  []mesh.Result
 	drifted  []mesh.ResourceID
 	declared map[mesh.ResourceID]mesh.Resource
-	stop     func() bool
+	digests  map[mesh.ResourceID]string
+	// unstored are records of what was found right. Nothing was written for them,
+	// so they need not be durable before the pass goes on.
+	unstored []Record
+	// unchanged lists what the ledger says already, if it is found so again.
+	unchanged map[mesh.ResourceID]bool
+	// notes are of writes that are under way.
+	notes map[mesh.ResourceID]string
+	stop  func() bool
 }
+
+// unstoredLimit is how many records of what was found right are stored at once.
+const unstoredLimit = 500
 
 // Run makes one pass. It asks superseded at each resource boundary and stops
 // there when the answer is yes. The error is that of the store or of ctx;
@@ -118,11 +129,14 @@ func (r *Reconciler) Run(ctx context.Context, decl mesh.Declaration, trigger mes
 	}
 	p := &pass{
 		Reconciler: r, decl: decl, trigger: trigger, stop: superseded, started: r.now(),
-		results:  make(map[mesh.ResourceID]mesh.Result),
-		entries:  make(map[mesh.ResourceID]Entry),
-		owned:    make(map[mesh.ResourceID]mesh.Owned),
-		declared: make(map[mesh.ResourceID]mesh.Resource),
-		actions:  state.Units,
+		results:   make(map[mesh.ResourceID]mesh.Result),
+		entries:   make(map[mesh.ResourceID]Entry),
+		owned:     make(map[mesh.ResourceID]mesh.Owned),
+		declared:  make(map[mesh.ResourceID]mesh.Resource),
+		digests:   make(map[mesh.ResourceID]string),
+		unchanged: make(map[mesh.ResourceID]bool),
+		notes:     make(map[mesh.ResourceID]string),
+		actions:   state.Units,
 	}
 	for _, e := range state.Ledger {
 		if e.Status != mesh.StatusPending {
@@ -134,7 +148,11 @@ func (r *Reconciler) Run(ctx context.Context, decl mesh.Declaration, trigger mes
 		p.owned[o.Resource] = o
 	}
 	for _, res := range decl.Resources {
-		p.declared[res.ID()] = res
+		id := res.ID()
+		p.declared[id] = res
+		p.digests[id] = res.Digest()
+		e := p.entries[id]
+		p.unchanged[id] = e.Status == mesh.StatusOK && !e.Writing && e.Detail == "" && e.Generation == decl.Generation && e.Want == p.digests[id]
 	}
 	if err := p.begin(ctx); err != nil {
 		return Outcome{}, err
@@ -146,6 +164,9 @@ func (r *Reconciler) Run(ctx context.Context, decl mesh.Declaration, trigger mes
 	}
 	done, err := p.work(ctx)
 	if err != nil {
+		return Outcome{}, err
+	}
+	if err := p.flush(ctx); err != nil {
 		return Outcome{}, err
 	}
 	out := Outcome{Removed: p.removed, Drifted: p.drifted, Kept: p.kept(), Superseded: !done}
@@ -168,15 +189,19 @@ func (r *Reconciler) Run(ctx context.Context, decl mesh.Declaration, trigger mes
 	return out, nil
 }
 
-// begin sets everything that the declaration is about to pending, and drops
-// ledger entries of what is neither declared nor owned.
+// begin sets what the declaration is about to pending, and drops ledger entries
+// of what is neither declared nor owned. What was as wanted under this very
+// generation stays so in the ledger until it is found otherwise.
 func (p *pass) begin(ctx context.Context) error {
 	var begin []mesh.Result
 	var drop []mesh.ResourceID
 	for _, res := range p.decl.Resources {
-		pending := mesh.Result{Resource: res.ID(), Status: mesh.StatusPending, Generation: p.decl.Generation, Want: res.Digest(), At: p.now()}
-		begin = append(begin, pending)
-		p.results[res.ID()] = pending
+		id := res.ID()
+		pending := mesh.Result{Resource: id, Status: mesh.StatusPending, Generation: p.decl.Generation, Want: p.digests[id], At: p.now()}
+		if !p.unchanged[id] {
+			begin = append(begin, pending)
+		}
+		p.results[id] = pending
 	}
 	for id := range p.entries {
 		_, declared := p.declared[id]
@@ -312,10 +337,14 @@ func (p *pass) applyGroup(ctx context.Context, group []mesh.Resource) error {
 	if len(changes) == 0 {
 		return nil
 	}
+	if err := p.flush(ctx); err != nil {
+		return err
+	}
 	if err := p.store.Intend(ctx, intents); err != nil {
 		return fmt.Errorf("store what is about to be written: %w", err)
 	}
 	for _, in := range intents {
+		p.unchanged[in.Resource] = false
 		if in.Owned != nil {
 			p.owned[in.Resource] = *in.Owned
 		}
@@ -352,25 +381,19 @@ func (p *pass) applyGroup(ctx context.Context, group []mesh.Resource) error {
 // what has to be written comes back.
 func (p *pass) prepare(ctx context.Context, provider resource.Provider, res mesh.Resource) (*resource.Change, Intent, error) {
 	id := res.ID()
-	diff, err := provider.Check(ctx, res)
+	want := p.held(provider, res)
+	diff, err := provider.Check(ctx, want)
 	if err != nil {
 		return nil, Intent{}, p.recordError(ctx, id, err)
 	}
 	entry := p.entries[id]
 	owned, isOwned := p.owned[id]
 	if !diff.Zero() {
-		intent := Intent{Resource: id}
-		if entry.Before.Good() && entry.BeforeWant == res.Digest() && !entry.Writing {
-			intent.Event = &mesh.Event{Kind: mesh.EventDrift, Resource: id, Detail: diff.String(), At: p.now()}
+		intent, err := p.announce(ctx, provider, want, diff)
+		if err != nil {
+			return nil, Intent{}, p.recordError(ctx, id, err)
 		}
-		if !isOwned {
-			captured, err := p.capture(ctx, provider, res)
-			if err != nil {
-				return nil, Intent{}, p.recordError(ctx, id, err)
-			}
-			intent.Owned = &captured
-		}
-		return &resource.Change{Want: res, Diff: diff}, intent, nil
+		return &resource.Change{Want: want, Diff: diff}, intent, nil
 	}
 	status := mesh.StatusOK
 	if entry.Writing {
@@ -392,6 +415,57 @@ func (p *pass) prepare(ctx context.Context, provider resource.Provider, res mesh
 		return nil, Intent{}, p.recordError(ctx, id, err)
 	}
 	return nil, Intent{}, p.record(ctx, record)
+}
+
+// held is the resource with what it leaves open as it was last verified.
+func (p *pass) held(provider resource.Provider, res mesh.Resource) mesh.Resource {
+	if h, ok := provider.(resource.Holder); ok {
+		if owned, isOwned := p.owned[res.ID()]; isOwned {
+			return h.Hold(res, owned)
+		}
+	}
+	return res
+}
+
+// announce gathers what must be stored before a resource is written.
+func (p *pass) announce(ctx context.Context, provider resource.Provider, want mesh.Resource, diff resource.Diff) (Intent, error) {
+	id := want.ID()
+	intent := Intent{Resource: id}
+	entry := p.entries[id]
+	owned, isOwned := p.owned[id]
+	if !isOwned {
+		captured, err := p.capture(ctx, provider, want)
+		if err != nil {
+			return Intent{}, err
+		}
+		owned = captured
+		intent.Owned = &owned
+	}
+	edited := ""
+	if a, ok := provider.(resource.Announcer); ok {
+		said, err := a.Announce(ctx, want, owned)
+		if err != nil {
+			return Intent{}, err
+		}
+		if string(said.Owned.Wrote) != string(owned.Wrote) || string(said.Owned.Undo) != string(owned.Undo) {
+			intent.Owned = &said.Owned
+		}
+		edited = said.Edited
+		notes := said.Notes
+		if edited != "" {
+			notes = append([]string{edited}, notes...)
+		}
+		p.notes[id] = strings.Join(notes, "; ")
+	}
+	asBefore := entry.BeforeWant == p.digests[id]
+	if entry.Before.Good() && !entry.Writing && (asBefore || edited != "") {
+		detail := diff.String()
+		if edited != "" {
+			detail = edited
+		}
+		intent.Event = &mesh.Event{Kind: mesh.EventDrift, Resource: id, Detail: detail, At: p.now()}
+	}
+	return intent, nil
 }
 
 func (p *pass) capture(ctx context.Context, provider resource.Provider, res mesh.Resource) (mesh.Owned, error) {
@@ -438,7 +512,12 @@ func (p *pass) readBack(ctx context.Context, provider resource.Provider, res mes
 			default:
 				p.setWriting(id, settled)
 			}
-			return p.recordError(ctx, id, applied)
+			record := p.errorRecord(ctx, id, applied)
+			record.Disown = p.untouched(ctx, provider, id)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return p.record(ctx, record)
 		}
 		p.setWriting(id, settled)
 		return p.record(ctx, Record{Result: p.result(id, mesh.StatusFailed, mesh.ReasonReadBack, "it was written without an error and reads back differently: "+diff.String())})
@@ -450,17 +529,40 @@ func (p *pass) readBack(ctx context.Context, provider resource.Provider, res mes
 	if applied != nil {
 		p.log.WarnContext(ctx, "the tool reported an error and the machine is as wanted", "resource", id, "error", applied)
 	}
-	note := ""
-	if n, ok := provider.(resource.Noter); ok {
-		note = n.Note(res)
-	}
-	record := Record{Result: p.result(id, mesh.StatusChanged, "", note), Owned: owned, Units: p.follow(res)}
+	record := Record{Result: p.result(id, mesh.StatusChanged, "", p.note(provider, res)), Owned: owned, Units: p.follow(res)}
 	fault.Point("reconcile.before-record")
 	if err := p.record(ctx, record); err != nil {
 		return err
 	}
 	fault.Point("reconcile.after-record")
 	return nil
+}
+
+// note joins what was known before the write and what the provider says of it
+// afterwards.
+func (p *pass) note(provider resource.Provider, res mesh.Resource) string {
+	var sentences []string
+	if before := p.notes[res.ID()]; before != "" {
+		sentences = append(sentences, before)
+	}
+	if n, ok := provider.(resource.Noter); ok {
+		if after := n.Note(res); after != "" {
+			sentences = append(sentences, after)
+		}
+	}
+	return strings.Join(sentences, "; ")
+}
+
+// untouched reports whether a write that failed left nothing of the mesh: it was
+// never read back as wanted before, and what there was still stands. Then it is
+// not owned: what comes about there later is somebody else's.
+func (p *pass) untouched(ctx context.Context, provider resource.Provider, id mesh.ResourceID) bool {
+	owned, isOwned := p.owned[id]
+	if !isOwned || len(owned.Wrote) > 0 || owned.Partial || p.entries[id].Writing {
+		return false
+	}
+	diff, err := provider.CheckRemoved(ctx, owned)
+	return err == nil && diff.Zero()
 }
 
 // follow lists the unit actions that a change asks for.
@@ -507,9 +609,7 @@ func (p *pass) unmet(res mesh.Resource) mesh.ResourceID {
 
 func (p *pass) result(id mesh.ResourceID, status mesh.Status, reason mesh.Reason, detail string) mesh.Result {
 	r := mesh.Result{Resource: id, Status: status, Reason: reason, Detail: detail, Generation: p.decl.Generation, At: p.now()}
-	if res, declared := p.declared[id]; declared {
-		r.Want = res.Digest()
-	}
+	r.Want = p.digests[id]
 	return r
 }
 
@@ -517,6 +617,10 @@ func (p *pass) recordError(ctx context.Context, id mesh.ResourceID, err error) e
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
+	return p.record(ctx, p.errorRecord(ctx, id, err))
+}
+
+func (p *pass) errorRecord(ctx context.Context, id mesh.ResourceID, err error) Record {
 	e := resource.AsError(err)
 	switch e.Status {
 	case mesh.StatusFailed, mesh.StatusDeferred, mesh.StatusUnknown, mesh.StatusConflict:
@@ -529,7 +633,7 @@ func (p *pass) recordError(ctx context.Context, id mesh.ResourceID, err error) e
 	}
 	result := p.result(id, e.Status, e.Reason, e.Detail)
 	result.Output = e.Output
-	return p.record(ctx, Record{Result: result})
+	return Record{Result: result}
 }
 
 func (p *pass) record(ctx context.Context, record Record) error {
@@ -541,8 +645,18 @@ func (p *pass) record(ctx context.Context, record Record) error {
 		p.setWriting(id, settled)
 	}
 	record.Unfinished = p.entries[id].Writing
-	if err := p.store.Record(ctx, []Record{record}); err != nil {
-		return fmt.Errorf("record %s: %w", id, err)
+	found := record.Result.Status == mesh.StatusOK && len(record.Units) == 0
+	switch {
+	case found && record.Owned == nil && p.unchanged[id]:
+		// The ledger says so already.
+	default:
+		p.unstored = append(p.unstored, record)
+		if found && len(p.unstored) < unstoredLimit {
+			break
+		}
+		if err := p.flush(ctx); err != nil {
+			return err
+		}
 	}
 	p.actions = append(p.actions, record.Units...)
 	switch {
@@ -552,10 +666,26 @@ func (p *pass) record(ctx context.Context, record Record) error {
 		p.removed = append(p.removed, record.Result)
 	default:
 		p.results[id] = record.Result
+		p.unchanged[id] = p.unchanged[id] && found
 		if record.Owned != nil {
 			p.owned[id] = *record.Owned
 		}
+		if record.Disown {
+			delete(p.owned, id)
+		}
 	}
+	return nil
+}
+
+// flush stores the records that were held back.
+func (p *pass) flush(ctx context.Context) error {
+	if len(p.unstored) == 0 {
+		return nil
+	}
+	if err := p.store.Record(ctx, p.unstored); err != nil {
+		return fmt.Errorf("record %s: %w", p.unstored[len(p.unstored)-1].Result.Resource, err)
+	}
+	p.unstored = nil
 	return nil
 }
 

@@ -14,6 +14,9 @@ import (
 // returns false when it was superseded.
 func (p *pass) removeAll(ctx context.Context) (bool, error) {
 	owned := p.releasedOwned()
+	if err := p.flush(ctx); err != nil {
+		return false, err
+	}
 	for len(owned) > 0 {
 		if p.stop() {
 			return false, nil
@@ -93,6 +96,9 @@ func removalDetail(o mesh.Owned) string {
 // done again by the next pass. So does an action of a resource that is not as
 // wanted now.
 func (p *pass) actOnUnits(ctx context.Context) error {
+	if err := p.flush(ctx); err != nil {
+		return err
+	}
 	good := make(map[mesh.ResourceID]bool)
 	for id := range p.declared {
 		good[id] = p.results[id].Status.Good()

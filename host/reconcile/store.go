@@ -17,7 +17,7 @@ type Store interface {
 	// BeginPass numbers a pass, sets the entries of begin to pending, and drops
 	// the ledger entries of drop.
 	BeginPass(ctx context.Context, begin []mesh.Result, drop []mesh.ResourceID) (pass uint64, err error)
-	// Intend says that the resources are about to be written, stores what is
+	// Intend says that the resources are pending and about to be written, stores what is
 	// needed to undo that, and puts the events among the messages to be
 	// delivered. It is called before anything is written.
 	Intend(ctx context.Context, intents []Intent) error
@@ -54,7 +54,8 @@ type Entry struct {
 // Intent announces a write.
 type Intent struct {
 	Resource mesh.ResourceID
-	// Owned is set the first time a resource comes under the mesh.
+	// Owned is set the first time a resource comes under the mesh, and when what
+	// is about to be written has to be known after a crash. Nil leaves it.
 	Owned *mesh.Owned
 	// Event says why it has to be written, when that is somebody else's doing.
 	// Nil: it is not. It is stored before the write, because nothing shows
@@ -67,6 +68,9 @@ type Record struct {
 	Result mesh.Result
 	// Owned replaces what is held about the resource. Nil leaves it.
 	Owned *mesh.Owned
+	// Disown drops what is held about the resource, and keeps its entry: it was
+	// to be written, and nothing of it came about.
+	Disown bool
 	// Forget drops ledger entry, ownership and earlier unit actions: the
 	// resource was removed.
 	Forget bool

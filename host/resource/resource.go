@@ -84,6 +84,37 @@ type Provider interface {
 	CheckRemoved(ctx context.Context, owned mesh.Owned) (Diff, error)
 }
 
+// Announcer is a Provider that says before every Apply what is about to be
+// written, so that what a crash leaves between a write and its read-back is
+// still known as the mesh's own.
+type Announcer interface {
+	Provider
+	// Announce is called after Check found a difference, and stored before Apply.
+	// Owned is what Capture returned, now or long ago. It changes nothing on the
+	// machine.
+	Announce(ctx context.Context, want mesh.Resource, owned mesh.Owned) (Announcement, error)
+}
+
+// Announcement is what is known before a write.
+type Announcement struct {
+	// Owned is what the store must hold before the write begins.
+	Owned mesh.Owned
+	// Edited says in a sentence what somebody changed since the last read-back,
+	// which the write will overwrite. Empty: nothing.
+	Edited string
+	// Notes are sentences for the operator that stand with the result when the
+	// write was read back, as that another name of the file keeps what it held.
+	Notes []string
+}
+
+// Holder is a Provider of resources that may leave properties open.
+type Holder interface {
+	Provider
+	// Hold returns want with the properties that it leaves open as they were last
+	// verified. Where nothing was, they stay open.
+	Hold(want mesh.Resource, owned mesh.Owned) mesh.Resource
+}
+
 // Change is one resource of a set, with what is missing.
 type Change struct {
 	Want mesh.Resource

@@ -50,6 +50,7 @@ func fill(t *testing.T, dir string) (free func()) {
 	return func() { must(t, os.Remove(name)) }
 }
 
+// Cases: O-146, O-147
 func TestAFullDiskLeavesNothingHalfWrittenAndTheStoreUsable(t *testing.T) {
 	dir := smallDisk(t)
 	st := open(t, dir)

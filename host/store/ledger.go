@@ -142,7 +142,12 @@ func (s *Store) BeginPass(ctx context.Context, begin []mesh.Result, drop []mesh.
 func (s *Store) Intend(ctx context.Context, intents []reconcile.Intent) error {
 	err := s.tx(ctx, func(tx *sql.Tx) error {
 		for _, in := range intents {
-			if _, err := tx.ExecContext(ctx, "UPDATE ledger SET writing = 1 WHERE resource = ?", in.Resource); err != nil {
+			_, err := tx.ExecContext(ctx, `UPDATE ledger SET writing = 1,
+					before = CASE WHEN status = 'pending' THEN before ELSE status END,
+					before_want = CASE WHEN status = 'pending' THEN before_want ELSE want END,
+					status = 'pending', reason = '', detail = '', output = ''
+				WHERE resource = ?`, in.Resource)
+			if err != nil {
 				return err
 			}
 			if in.Owned != nil {
@@ -204,6 +209,11 @@ func record(ctx context.Context, tx *sql.Tx, r reconcile.Record) error {
 			return err
 		}
 	}
+	if r.Disown {
+		if _, err := tx.ExecContext(ctx, "DELETE FROM owned WHERE resource = ?", res.Resource); err != nil {
+			return err
+		}
+	}
 	return putUnits(ctx, tx, r.Units)
 }
 
@@ -234,6 +244,10 @@ func (s *Store) EndPass(ctx context.Context, end reconcile.End) error {
 			return err
 		}
 		last := lastPass{Generation: end.Generation, Pass: end.Pass, Trigger: end.Trigger, State: end.State, Started: end.Started, Ended: s.now().UTC(), Kept: end.Kept}
+		if last.Ended.Before(last.Started) {
+			// The clock was set back meanwhile; no pass took less than no time.
+			last.Ended = last.Started
+		}
 		data, err := json.Marshal(last)
 		if err != nil {
 			return err

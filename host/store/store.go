@@ -52,6 +52,8 @@ type Store struct {
 	dir string
 	id  string
 	now func() time.Time
+	// lock is held while the store is open.
+	lock *os.File
 	// changed has room for one signal: messages wait to be delivered.
 	changed chan struct{}
 }
@@ -65,11 +67,21 @@ type Lost struct {
 
 // Open opens the store in dir, creating it when there is none. A damaged file
 // is moved aside, never deleted, and a new store is begun; lost then says so.
-// A store that was not there although expected is lost too.
+// A store that was not there although expected is lost too. While another
+// process has it open the error is *InUseError, and nothing is changed.
 func Open(ctx context.Context, dir string, expected bool, now func() time.Time) (s *Store, lost *Lost, err error) {
 	if err := os.MkdirAll(filepath.Join(dir, blobsDir), 0o700); err != nil {
 		return nil, nil, fmt.Errorf("make the state directory: %w", err)
 	}
+	held, err := lock(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, held.Close())
+		}
+	}()
 	file := filepath.Join(dir, fileName)
 	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) && expected {
 		lost = &Lost{Detail: "the store was not there; a new one was begun"}
@@ -86,7 +98,7 @@ func Open(ctx context.Context, dir string, expected bool, now func() time.Time) 
 	if err != nil {
 		return nil, nil, err
 	}
-	s = &Store{db: db, dir: dir, now: now, changed: make(chan struct{}, 1)}
+	s = &Store{db: db, dir: dir, now: now, lock: held, changed: make(chan struct{}, 1)}
 	if lost, err = s.identify(ctx, expected, lost); err != nil {
 		return nil, nil, errors.Join(err, db.Close())
 	}
@@ -137,8 +149,14 @@ func moveAside(dir string) (string, error) {
 	}
 }
 
-// Close closes the file.
-func (s *Store) Close() error { return s.db.Close() }
+// Close closes the file. Closing again does nothing.
+func (s *Store) Close() error {
+	err := s.db.Close()
+	if unlocked := s.lock.Close(); unlocked != nil && !errors.Is(unlocked, os.ErrClosed) {
+		err = errors.Join(err, unlocked)
+	}
+	return err
+}
 
 // ID is random and made with the store; sequence numbers belong to it.
 func (s *Store) ID() string { return s.id }

@@ -152,6 +152,7 @@ func TestContentThatIsNoLongerDeclaredIsDropped(t *testing.T) {
 	}
 }
 
+// Cases: O-143
 func TestADamagedStoreIsKeptAsideAndSaid(t *testing.T) {
 	for name, damage := range map[string]func(string) error{
 		"garbage":       func(f string) error { return os.WriteFile(f, bytes.Repeat([]byte("not a database "), 1000), 0o600) },
@@ -209,6 +210,7 @@ func TestASecondDamagedStoreDoesNotReplaceTheFirst(t *testing.T) {
 	}
 }
 
+// Cases: O-144
 func TestAStoreThatWasExpectedAndIsMissingOrEmptyIsLost(t *testing.T) {
 	for name, empty := range map[string]func(string){
 		"missing": func(string) {},

@@ -150,6 +150,17 @@ func (d *decoder) text(to *string) field {
 	}
 }
 
+// filled reads a string that is not empty: what is meant to be left open is left
+// out, and an empty value is one that got lost on the way here.
+func (d *decoder) filled(to *string) field {
+	return func(n *yaml.Node, path string) {
+		d.text(to)(n, path)
+		if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!str" && n.Value == "" {
+			d.add(n, path, "this is empty; leave the key out if none is meant")
+		}
+	}
+}
+
 // truth reads true or false.
 func (d *decoder) truth(to *bool) field {
 	return func(n *yaml.Node, path string) {
@@ -196,7 +207,7 @@ func (d *decoder) top(n *yaml.Node) bool {
 	doc := &d.file.Document
 	there := d.mapping(n, "", "a declaration", map[string]field{
 		"declaration": d.text(&doc.Declaration),
-		"select":      d.text(&doc.Select),
+		"select":      d.filled(&doc.Select),
 		"resources": d.list(func(n *yaml.Node, path string) {
 			doc.Resources = append(doc.Resources, d.resource(n, path))
 		}),
@@ -226,18 +237,18 @@ func (d *decoder) resource(n *yaml.Node, path string) mesh.DocumentResource {
 		onChange              mesh.OnChange
 	)
 	there := d.mapping(n, path, "a resource", map[string]field{
-		"file":      d.text(&filePath),
-		"package":   d.text(&packageName),
-		"version":   d.text(&pkg.Version),
+		"file":      d.filled(&filePath),
+		"package":   d.filled(&packageName),
+		"version":   d.filled(&pkg.Version),
 		"absent":    d.truth(&absent),
-		"when":      d.text(&r.When),
-		"type":      d.text(&kind),
+		"when":      d.filled(&r.When),
+		"type":      d.filled(&kind),
 		"content":   d.text(&content),
-		"source":    d.text(&source),
-		"target":    d.text(&file.Target),
-		"owner":     d.text(&file.Owner),
-		"group":     d.text(&file.Group),
-		"mode":      d.text(&file.Mode),
+		"source":    d.filled(&source),
+		"target":    d.filled(&file.Target),
+		"owner":     d.filled(&file.Owner),
+		"group":     d.filled(&file.Group),
+		"mode":      d.filled(&file.Mode),
 		"sensitive": d.truth(&file.Sensitive),
 		"template":  d.truth(&r.Template),
 		"requires":  d.texts(&requires),
@@ -294,7 +305,6 @@ func (d *decoder) content(file *mesh.FileSpec, there map[string]*yaml.Node, path
 		file.SetContent([]byte(content))
 	case there["source"] != nil:
 		if source == "" {
-			d.add(there["source"], join(path, "source"), "a source is the name of a file")
 			return
 		}
 		if d.source == nil {

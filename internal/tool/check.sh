@@ -91,9 +91,10 @@ step shellcheck "$(wc -l <"$work/shell") scripts" shellchecked
 step layering "test/arch over the whole tree" go test -count=1 ./test/arch
 step records "$(go run ./internal/tool/records 2>/dev/null)" go run ./internal/tool/records
 step requirements "$(go run ./internal/tool/requirements -check 2>/dev/null)" go run ./internal/tool/requirements -check
+step cases "$(go run ./internal/tool/cases -check 2>/dev/null)" go run ./internal/tool/cases -check
 
 if [ -n "$failed" ]; then
 	echo "check: failed:$failed"
 	exit 1
 fi
-echo "check: all 8 passed"
+echo "check: all 9 passed"

@@ -29,6 +29,9 @@ func TestADeclarationIsAppliedWhenItIsWrittenAndWhatIsUndeclaredIsPutBack(t *tes
   - package: fx-there
   - file: /etc/fx-before
     content: "after\n"
+    owner: root
+    group: root
+    mode: "0644"
   - file: /etc/fx-dir
     type: directory
     mode: "0750"

@@ -218,6 +218,7 @@ func TestARevokedNodeLosesItsLinkAndIsToldWhy(t *testing.T) {
 	})
 }
 
+// Cases: O-152, O-153
 func TestACloneIsRefusedAndTheFirstMachineStays(t *testing.T) {
 	c, key := startRealControl(t), newKey(t)
 	c.enrol(t, key, "web-1")

@@ -92,6 +92,7 @@ func cuttingProxy(t *testing.T, address string, limit *atomic.Int64) string {
 }
 
 // Shows: M32
+// Cases: O-145
 func TestOverTCPNothingIsLostOrRecordedTwiceWhenConnectionsBreakInsideFrames(t *testing.T) {
 	p, nodeKey, hostKey := newPolicy(), newKey(t), newKey(t)
 	p.know(nodeKey, "web-1")

@@ -6,11 +6,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
-	"os/exec"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -46,13 +43,17 @@ func (p *Provider) dress(ctx context.Context, at *location, f *os.File, have, ta
 		attributes = target.Attributes
 	}
 	sameContent := have.SHA256 == target.SHA256 || target.Attributes != nil
-	if have.Type == typeNone && target.Attributes == nil {
-		// A new file keeps what its directory gave it.
-		if err := p.setLabel(ctx, at.path, "file", fd); err != nil {
+	// A new file keeps what its directory gave it.
+	if have.Type != typeNone || target.Attributes != nil {
+		if err := setAttributes(fd, attributes, sameContent, target.Mode); err != nil {
 			return err
 		}
-	} else if err := setAttributes(fd, attributes, sameContent, target.Mode); err != nil {
-		return err
+	}
+	if target.Attributes == nil {
+		old := strings.TrimRight(string(attributes[attributeLabel]), "\x00")
+		if err := p.setLabel(ctx, at.path, "file", old, fd); err != nil {
+			return err
+		}
 	}
 	if err := unix.Fchmod(fd, target.Mode); err != nil {
 		return err
@@ -155,46 +156,4 @@ func readAttributes(fd int) (map[string][]byte, error) {
 		attributes[name] = bytes.Clone(value[:n])
 	}
 	return attributes, nil
-}
-
-// setLabel gives a new file the label of the policy.
-func (p *Provider) setLabel(ctx context.Context, path, class string, fd int) error {
-	label, err := p.label(ctx, path, class)
-	if err != nil {
-		p.log.LogAttrs(ctx, slog.LevelWarn, "security label left as the kernel chose it", slog.String("path", path), slog.Any("error", err))
-		return nil
-	}
-	if label == "" {
-		return nil
-	}
-	if err := unix.Fsetxattr(fd, attributeLabel, append([]byte(label), 0), 0); err != nil {
-		return fmt.Errorf("set the security label: %w", err)
-	}
-	return nil
-}
-
-// policyLabel asks the policy that is loaded now; its rules may have changed
-// since the last time.
-func policyLabel(ctx context.Context, path, class string) (string, error) {
-	if _, err := os.Stat("/sys/fs/selinux/enforce"); err != nil {
-		return "", nil
-	}
-	program, err := exec.LookPath("matchpathcon")
-	if err != nil {
-		return "", fmt.Errorf("find matchpathcon: %w", err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, program, "-n", "-m", class, path)
-	cmd.Env = []string{"LC_ALL=C", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
-	cmd.WaitDelay = time.Second
-	out, err := cmd.Output()
-	if err != nil {
-		return "", fmt.Errorf("run matchpathcon: %w", err)
-	}
-	label := strings.TrimSpace(string(out))
-	if label == "<<none>>" {
-		return "", nil
-	}
-	return label, nil
 }

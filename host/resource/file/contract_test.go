@@ -42,7 +42,7 @@ func regular(path, content string) mesh.Resource {
 }
 
 func directory(path string) mesh.Resource {
-	return mesh.Resource{Kind: mesh.KindFile, Name: path, File: &mesh.FileSpec{Type: mesh.FileDirectory}}
+	return mesh.Resource{Kind: mesh.KindFile, Name: path, File: &mesh.FileSpec{Type: mesh.FileDirectory, Mode: "0755"}}
 }
 
 func symlink(path, target string) mesh.Resource {

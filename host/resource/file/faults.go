@@ -56,12 +56,12 @@ func unwritable(at *location, path, step string, err error) error {
 	case errors.Is(err, unix.EROFS):
 		return resource.Failed(mesh.ReasonReadOnly, err, "the file system of %s is read-only", path)
 	case errors.Is(err, unix.EBUSY):
-		return resource.Failed(mesh.ReasonIO, err, "%s is a mount point, or in use by the kernel, and cannot be replaced; it stays as it is", path)
+		return mountedOver(path, err)
 	case errors.Is(err, unix.ENOTEMPTY):
 		return resource.Conflict(mesh.ReasonNotEmpty, err, "the directory %s holds what the mesh did not make; it stays", path)
 	case errors.Is(err, unix.EPERM):
 		if at != nil && at.immutable() {
-			return resource.Failed(mesh.ReasonImmutable, err, "%s, or its directory, is marked immutable or append-only; the flag stays and so does the file", path)
+			return immovable(path, err)
 		}
 		return resource.Failed(mesh.ReasonPermission, err, "the kernel refused to %s for %s", step, path)
 	case errors.Is(err, unix.EACCES):
@@ -70,6 +70,16 @@ func unwritable(at *location, path, step string, err error) error {
 		return resource.Failed(mesh.ReasonTimeout, err, "it took too long to %s for %s", step, path)
 	}
 	return resource.Failed(mesh.ReasonIO, err, "%s was not written: %s: %v", path, step, err)
+}
+
+// mountedOver says that a path cannot be replaced. Writing into what is mounted
+// there would neither be whole nor keep to the path.
+func mountedOver(path string, err error) error {
+	return resource.Failed(mesh.ReasonMountPoint, err, "something is mounted at %s itself, so it cannot be replaced; it stays as it is", path)
+}
+
+func immovable(path string, err error) error {
+	return resource.Failed(mesh.ReasonImmutable, err, "%s, or its directory, is marked immutable or append-only; the flag stays and so does the file", path)
 }
 
 // immutable reports whether the thing or its directory carries a flag that

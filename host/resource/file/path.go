@@ -12,7 +12,8 @@ import (
 
 // location is a name in an open directory.
 type location struct {
-	// dir is the directory, open for reading.
+	// dir is the directory, open for reading or, of a location that is only
+	// looked at, as a mere place.
 	dir  *os.File
 	name string
 	// path is the name as it was declared, for people.
@@ -45,14 +46,39 @@ func (e *pathError) Error() string { return fmt.Sprintf("%s %s", e.part, e.why) 
 // linksLimit is how many links a path may lead through, as in the kernel.
 const linksLimit = 40
 
-// locate opens the directory of a clean absolute path, one component at a time
-// and never following a link by itself. A link is followed only when it belongs
-// to root and every directory down to it belongs to root and nobody else may
-// write there: then only root can have placed it.
-func locate(p string) (*location, error) {
+// purpose says what a location is for.
+type purpose string
+
+const (
+	toLook  purpose = "look"
+	toWrite purpose = "write"
+)
+
+// locate opens the directory of a clean absolute path. Where no link leads
+// there, the kernel walks it in one call that refuses links.
+func locate(p string, why purpose) (*location, error) {
 	if !path.IsAbs(p) || path.Clean(p) != p || p == "/" {
 		return nil, fmt.Errorf("%q is not a clean absolute path", p)
 	}
+	cut := strings.LastIndexByte(p, '/')
+	dir, name := p[:max(cut, 1)], p[cut+1:]
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
+	if why == toWrite {
+		how.Flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC
+	}
+	fd, err := unix.Openat2(unix.AT_FDCWD, dir, &how)
+	if err == nil {
+		return &location{dir: os.NewFile(uintptr(fd), dir), name: name, path: p}, nil
+	}
+	// A link, a fault that has to be named, or a kernel that lacks the call.
+	return walk(p)
+}
+
+// walk opens the directory of a path one component at a time and never following
+// a link by itself. A link is followed only when it belongs to root and every
+// directory down to it belongs to root and nobody else may write there: then
+// only root can have placed it.
+func walk(p string) (*location, error) {
 	rest := strings.Split(p[1:], "/")
 	name := rest[len(rest)-1]
 	rest = rest[:len(rest)-1]

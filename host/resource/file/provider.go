@@ -9,8 +9,9 @@
 //
 // It makes no parents, changes no type (a link is never replaced by a file, or
 // a file by a directory), clears no immutable flag, and does not fetch content:
-// that is the business of Content. It keeps nothing between calls but the
-// accounts that it looked up in the current pass.
+// that is the business of Content. It keeps nothing between calls but what it
+// looked up in the current pass, and the digests of files that cannot have
+// changed since it read them (see memory).
 package file
 
 import (
@@ -20,6 +21,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"time"
 
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/host/resource"
@@ -49,10 +51,16 @@ type Config struct {
 	// Getent asks the machine's name service for an account that /etc/passwd or
 	// /etc/group lacks. Nil: the program getent is run.
 	Getent func(ctx context.Context, database, name string) (id uint32, found bool, err error)
-	// Label returns the SELinux label that the policy gives a new file of this
-	// type ("file", "dir", "link"); empty: leave what the kernel chose. Nil: the
-	// policy is asked where SELinux is enabled.
-	Label func(ctx context.Context, path, class string) (string, error)
+	// Label returns the SELinux label that the policy gives a file of this class
+	// ("file", "dir", "link") which is written now. Old is the label of what is
+	// replaced, empty when nothing is. An empty result: keep the old one, or what
+	// the kernel chose. Nil: the policy is asked where SELinux is enabled.
+	Label func(ctx context.Context, path, class, old string) (string, error)
+	// PackageOf names the package that ships the file at a path; empty: none, or
+	// not known. Nil: the machine's package database is asked.
+	PackageOf func(ctx context.Context, path string) string
+	// Now is the time. Nil: the machine's clock.
+	Now func() time.Time
 }
 
 // Provider is the resource.Provider for files. Use New.
@@ -61,12 +69,18 @@ type Provider struct {
 	log      *slog.Logger
 	random   io.Reader
 	accounts accounts
-	label    func(ctx context.Context, path, class string) (string, error)
+	label    func(ctx context.Context, path, class, old string) (string, error)
+	packages func(ctx context.Context, path string) string
+	now      func() time.Time
+	memory   memory
+	mounts   mounts
 }
 
 var (
 	_ resource.Provider    = (*Provider)(nil)
 	_ resource.PassStarter = (*Provider)(nil)
+	_ resource.Announcer   = (*Provider)(nil)
+	_ resource.Holder      = (*Provider)(nil)
 )
 
 // New makes a provider.
@@ -83,14 +97,27 @@ func New(c Config) *Provider {
 	if c.Label == nil {
 		c.Label = policyLabel
 	}
-	return &Provider{content: c.Content, log: c.Logger, random: c.Random, accounts: accounts{getent: c.Getent}, label: c.Label}
+	if c.PackageOf == nil {
+		c.PackageOf = packageOf
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	return &Provider{
+		content: c.Content, log: c.Logger, random: c.Random, accounts: accounts{getent: c.Getent},
+		label: c.Label, packages: c.PackageOf, now: c.Now,
+	}
 }
 
 // Kind returns mesh.KindFile.
 func (p *Provider) Kind() mesh.Kind { return mesh.KindFile }
 
-// StartPass forgets the accounts that were looked up.
-func (p *Provider) StartPass(context.Context, []mesh.Resource) { p.accounts.forget() }
+// StartPass forgets the accounts and mounts that were looked up.
+func (p *Provider) StartPass(context.Context, []mesh.Resource) {
+	p.accounts.forget()
+	p.mounts = mounts{}
+	p.memory.kinds = nil
+}
 
 // Check compares what stands at the path with what is wanted.
 func (p *Provider) Check(ctx context.Context, want mesh.Resource) (resource.Diff, error) {
@@ -98,7 +125,7 @@ func (p *Provider) Check(ctx context.Context, want mesh.Resource) (resource.Diff
 	if err != nil {
 		return resource.Diff{}, err
 	}
-	have, err := lookAt(ctx, want.Name, w.reading())
+	have, err := p.lookAt(ctx, want.Name, w.reading())
 	if err != nil {
 		return resource.Diff{}, unreadable(want.Name, err)
 	}
@@ -112,7 +139,7 @@ func (p *Provider) Capture(ctx context.Context, want mesh.Resource) (mesh.Owned,
 	if err != nil {
 		return mesh.Owned{}, err
 	}
-	have, err := lookAt(ctx, want.Name, reading{content: true, attributes: true})
+	have, err := p.lookAt(ctx, want.Name, reading{hash: true, sizes: ofSizes(w.meant()), content: true, attributes: true})
 	if err != nil {
 		return mesh.Owned{}, unreadable(want.Name, err)
 	}
@@ -135,7 +162,11 @@ func (p *Provider) Capture(ctx context.Context, want mesh.Resource) (mesh.Owned,
 	if have.TooLarge && owned.Made == mesh.MadeReplaced {
 		return mesh.Owned{}, resource.Failed(mesh.ReasonTooLarge, nil, "what stands at %s has %d bytes, and at most %d are kept for putting back; it stays as it is", want.Name, have.Size, int64(OriginalLimit))
 	}
-	owned.Undo, err = json.Marshal(undo{Was: have, Meant: w.meant()})
+	kept := undo{Was: have, Meant: w.meant()}
+	if owned.Made == mesh.MadeReplaced {
+		kept.Package = p.packages(ctx, want.Name)
+	}
+	owned.Undo, err = json.Marshal(kept)
 	if err != nil {
 		return mesh.Owned{}, fmt.Errorf("write down what stands there: %w", err)
 	}
@@ -150,23 +181,30 @@ func (p *Provider) Apply(ctx context.Context, want mesh.Resource, _ resource.Dif
 	if err != nil {
 		return err
 	}
-	target, err := p.target(ctx, w)
-	if err != nil {
-		return err
-	}
-	at, err := locate(want.Name)
+	at, err := locate(want.Name, toWrite)
 	if err != nil {
 		return unreachable(want.Name, err)
 	}
 	defer at.close()
 	at.sweep()
-	have, err := at.look(ctx, reading{hash: w.fromBlob(), attributes: w.kind == mesh.FileRegular})
+	have, err := p.look(ctx, at, reading{hash: w.fromBlob(), sizes: ofSizes(w.meant()), attributes: w.kind == mesh.FileRegular})
 	if err != nil {
 		return unreadable(want.Name, err)
 	}
 	if err := w.admits(want.Name, have.Type); err != nil {
 		return err
 	}
+	if have.mount && have.Type != typeDirectory {
+		return mountedOver(want.Name, nil)
+	}
+	if have.Type != typeDirectory && at.immutable() {
+		return immovable(want.Name, nil)
+	}
+	target, err := p.target(ctx, w, have)
+	if err != nil {
+		return err
+	}
+	p.memory.forget(want.Name)
 	fault.Point("file.before-apply")
 	if w.absent {
 		return at.remove(have.Type)
@@ -188,27 +226,38 @@ func (p *Provider) Apply(ctx context.Context, want mesh.Resource, _ resource.Dif
 // Wrote returns type, digest and size, or target, and for the record owner and
 // mode of what stands at the path.
 func (p *Provider) Wrote(ctx context.Context, want mesh.Resource) ([]byte, error) {
-	have, err := lookAt(ctx, want.Name, reading{hash: true})
+	have, err := p.lookAt(ctx, want.Name, reading{hash: true, memory: trustLast})
 	if err != nil {
 		return nil, unreadable(want.Name, err)
 	}
-	return json.Marshal(have)
+	return json.Marshal(record{state: have})
 }
 
-// target is what is to be written, with accounts as numbers.
-func (p *Provider) target(ctx context.Context, w want) (state, error) {
+// target is what is to be written, with accounts as numbers. What is left open
+// stays as it is where something stands, and is the default where nothing does.
+func (p *Provider) target(ctx context.Context, w want, have state) (state, error) {
 	if w.absent {
 		return state{Type: typeNone}, nil
 	}
 	s := w.meant()
+	s.UID, s.GID, s.Mode = have.UID, have.GID, have.Mode
+	if have.Type == typeNone {
+		s.UID, s.GID, s.Mode = 0, 0, w.defaultMode()
+	}
 	var err error
-	if s.UID, err = p.accounts.user(ctx, w.owner); err != nil {
-		return state{}, err
+	if w.owner != "" {
+		if s.UID, err = p.accounts.user(ctx, w.owner); err != nil {
+			return state{}, err
+		}
 	}
-	if s.GID, err = p.accounts.group(ctx, w.group); err != nil {
-		return state{}, err
+	if w.group != "" {
+		if s.GID, err = p.accounts.group(ctx, w.group); err != nil {
+			return state{}, err
+		}
 	}
-	s.Mode = w.mode
+	if w.hasMode {
+		s.Mode = w.mode
+	}
 	return s, nil
 }
 
@@ -245,7 +294,7 @@ func (p *Provider) compare(ctx context.Context, w want, have state) (resource.Di
 	if err := p.compareAccount(ctx, &d, "group", w.group, have.GID, p.accounts.group); err != nil {
 		return d, err
 	}
-	if w.kind != mesh.FileSymlink && have.Mode != w.mode {
+	if w.kind != mesh.FileSymlink && w.hasMode && have.Mode != w.mode {
 		d.Add("mode", fmt.Sprintf("%04o", have.Mode), fmt.Sprintf("%04o", w.mode))
 	}
 	return d, nil
@@ -254,6 +303,9 @@ func (p *Provider) compare(ctx context.Context, w want, have state) (resource.Di
 // compareAccount compares numbers. An account that does not exist is a
 // difference: Apply says then which one.
 func (p *Provider) compareAccount(ctx context.Context, d *resource.Diff, field, name string, have uint32, find func(context.Context, string) (uint32, error)) error {
+	if name == "" {
+		return nil
+	}
 	id, err := find(ctx, name)
 	if err != nil {
 		if e := resource.AsError(err); e.Status == mesh.StatusUnknown {

@@ -253,7 +253,7 @@ func TestAFileThatTheKernelWouldNotReplaceNamesTheCause(t *testing.T) {
 			t.Fatalf("bind mount: %v", err)
 		}
 		t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
-		wantError(t, apply(t, file.New(file.Config{}), regular(path, "B")), mesh.StatusFailed, mesh.ReasonIO)
+		wantError(t, apply(t, file.New(file.Config{}), regular(path, "B")), mesh.StatusFailed, mesh.ReasonMountPoint)
 		onlyNames(t, dir, "t", "x")
 		if got := describe(t, path); !strings.Contains(got, `"A"`) {
 			t.Errorf("what stood there is now %s", got)

@@ -17,7 +17,26 @@ import (
 type undo struct {
 	Was   state `json:"was"`
 	Meant state `json:"meant"`
+	// Package is what shipped the original. Empty: none, or not known.
+	Package string `json:"package,omitempty"`
 }
+
+// record is what Owned.Wrote holds: what was last verified (Type is empty when
+// nothing was yet), and what was announced since.
+type record struct {
+	state
+	Announced []state `json:"announced,omitempty"`
+}
+
+func readRecord(owned mesh.Owned) (record, error) {
+	var r record
+	if len(owned.Wrote) == 0 {
+		return r, nil
+	}
+	return r, json.Unmarshal(owned.Wrote, &r)
+}
+
+func (r record) verified() bool { return r.Type != "" }
 
 // removal is what Remove and CheckRemoved work towards.
 type removal struct {
@@ -45,15 +64,21 @@ func readRemoval(owned mesh.Owned) (removal, error) {
 	default:
 		return r, lost(nil)
 	}
-	if len(owned.Wrote) > 0 {
-		var wrote state
-		if err := json.Unmarshal(owned.Wrote, &wrote); err != nil {
-			return r, lost(err)
-		}
-		// What was read back is what is ours; what was meant at first is older.
-		r.ours = []state{wrote}
+	wrote, err := readRecord(owned)
+	if err != nil {
+		return r, lost(err)
 	}
+	if wrote.verified() {
+		// What was read back is what is ours; what was meant at first is older.
+		r.ours = []state{wrote.state}
+	}
+	r.ours = append(r.ours, wrote.Announced...)
 	return r, nil
+}
+
+// reading hashes what may be the original or ours, and nothing larger.
+func (r removal) reading() reading {
+	return reading{hash: true, sizes: append(ofSizes(r.ours...), ofSizes(r.was)...)}
 }
 
 // Remove brings back what stood at the path before the mesh: nothing, or the
@@ -65,7 +90,9 @@ func (p *Provider) Remove(ctx context.Context, owned mesh.Owned) error {
 	if err != nil {
 		return err
 	}
-	have, err := lookAt(ctx, r.path, reading{hash: true, attributes: true})
+	look := r.reading()
+	look.attributes = true
+	have, err := p.lookAt(ctx, r.path, look)
 	if err != nil {
 		return unreadable(r.path, err)
 	}
@@ -75,7 +102,11 @@ func (p *Provider) Remove(ctx context.Context, owned mesh.Owned) error {
 	if err := r.mayReplace(have); err != nil {
 		return err
 	}
-	at, err := locate(r.path)
+	if have.mount && (have.Type != typeDirectory || r.was.Type != typeDirectory) {
+		return mountedOver(r.path, nil)
+	}
+	p.memory.forget(r.path)
+	at, err := locate(r.path, toWrite)
 	if err != nil {
 		return unreachable(r.path, err)
 	}
@@ -159,7 +190,7 @@ func (p *Provider) CheckRemoved(ctx context.Context, owned mesh.Owned) (resource
 	if err != nil {
 		return d, err
 	}
-	have, err := lookAt(ctx, r.path, reading{hash: true})
+	have, err := p.lookAt(ctx, r.path, r.reading())
 	if err != nil {
 		return d, unreadable(r.path, err)
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	mesh "github.com/meshctl/mesh"
 	"golang.org/x/sys/unix"
@@ -35,6 +36,7 @@ func (t fileType) orEmpty() fileType {
 // state is what stands at a path. It is stored: as what was written, and as
 // what was there before.
 type state struct {
+	// Type is empty in a record of what was only announced.
 	Type fileType `json:"type"`
 	// SHA256 and Size are of a regular file. SHA256 is empty when nobody hashed.
 	SHA256 string `json:"sha256,omitempty"`
@@ -50,13 +52,20 @@ type state struct {
 	TooLarge bool   `json:"too_large,omitempty"`
 	// Attributes are extended attributes, access lists and labels among them.
 	Attributes map[string][]byte `json:"attributes,omitempty"`
-	// Links is how many names a regular file has. It is not stored.
-	Links uint64 `json:"-"`
+	// print identifies the file as it was looked at. It is not stored.
+	print print
+	// links is how many names a regular file has. It is not stored.
+	links uint32
+	// mount: something is mounted at the path itself. It is not stored.
+	mount bool
 }
 
 // same reports whether two states hold the same thing: type, content, target.
-// Owner and mode do not count.
+// Owner and mode do not count. A file that nobody hashed is the same as none.
 func (s state) same(o state) bool {
+	if s.Type == typeRegular && s.SHA256 == "" {
+		return false
+	}
 	return s.Type == o.Type && s.SHA256 == o.SHA256 && s.Target == o.Target
 }
 
@@ -75,19 +84,37 @@ func (s state) equal(o state) bool {
 type reading struct {
 	// hash: compute the digest of a regular file.
 	hash bool
-	// sizeMatters: only when it has onlySize bytes.
-	sizeMatters bool
-	onlySize    int64
+	// sizes: only when it has one of these lengths in bytes, whatever else is
+	// asked; of another length it cannot be what is looked for. Nil: always.
+	sizes []int64
 	// content: keep the bytes, up to OriginalLimit. Hashes too.
 	content bool
 	// attributes: read extended attributes.
 	attributes bool
+	// memory: take the digest of the last look where the file cannot have
+	// changed since.
+	memory trust
+}
+
+// ofSizes lists the lengths of these states for a reading.
+func ofSizes(states ...state) []int64 {
+	sizes := make([]int64, 0, len(states))
+	for _, s := range states {
+		if s.Type == typeRegular {
+			sizes = append(sizes, s.Size)
+		}
+	}
+	return sizes
+}
+
+func (r reading) wantsHash(size int64) bool {
+	return r.hash && (r.sizes == nil || slices.Contains(r.sizes, size))
 }
 
 // lookAt looks at a path. That a directory on the way is missing means that
 // nothing stands there.
-func lookAt(ctx context.Context, path string, r reading) (state, error) {
-	at, err := locate(path)
+func (p *Provider) lookAt(ctx context.Context, path string, r reading) (state, error) {
+	at, err := locate(path, toLook)
 	if err != nil {
 		var pe *pathError
 		if errors.As(err, &pe) && pe.why != faultLink {
@@ -96,7 +123,7 @@ func lookAt(ctx context.Context, path string, r reading) (state, error) {
 		return state{}, err
 	}
 	defer at.close()
-	return at.look(ctx, r)
+	return p.look(ctx, at, r)
 }
 
 // open opens what stands there for reading, whatever it is but a link, and
@@ -113,50 +140,72 @@ func (l *location) open() (*os.File, error) {
 	return os.NewFile(uintptr(fd), l.path), nil
 }
 
+// stat fills in what the kernel says about a file without opening it.
+func (s *state) stat(dir int, name string, flags int) error {
+	const mask = unix.STATX_BASIC_STATS | unix.STATX_BTIME | unix.STATX_MNT_ID
+	var st unix.Statx_t
+	if err := unix.Statx(dir, name, flags, mask, &st); err != nil {
+		return err
+	}
+	*s = state{UID: st.Uid, GID: st.Gid, Mode: uint32(st.Mode) & 0o7777, links: st.Nlink, print: printOf(st), mount: st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFLNK:
+		s.Type, s.Mode = typeSymlink, 0
+	case unix.S_IFDIR:
+		s.Type = typeDirectory
+	case unix.S_IFREG:
+		s.Type, s.Size = typeRegular, int64(st.Size)
+	default:
+		s.Type = typeOther
+	}
+	return nil
+}
+
 // look reads what stands there, from a descriptor of its own.
-func (l *location) look(ctx context.Context, r reading) (state, error) {
-	var st unix.Stat_t
-	err := unix.Fstatat(l.fd(), l.name, &st, unix.AT_SYMLINK_NOFOLLOW)
+func (p *Provider) look(ctx context.Context, l *location, r reading) (state, error) {
+	var s state
+	err := s.stat(l.fd(), l.name, unix.AT_SYMLINK_NOFOLLOW)
 	if errors.Is(err, unix.ENOENT) {
 		return state{Type: typeNone}, nil
 	}
 	if err != nil {
 		return state{}, fmt.Errorf("look at %s: %w", l.path, err)
 	}
-	s := state{UID: st.Uid, GID: st.Gid, Mode: st.Mode & 0o7777}
-	switch st.Mode & unix.S_IFMT {
-	case unix.S_IFLNK:
-		s.Type, s.Mode = typeSymlink, 0
+	switch s.Type {
+	case typeSymlink:
 		if s.Target, err = readLink(l.fd(), l.name); err != nil {
 			return state{}, fmt.Errorf("read link %s: %w", l.path, err)
 		}
 		return s, nil
-	case unix.S_IFDIR:
-		s.Type = typeDirectory
-		return s, nil
-	case unix.S_IFREG:
-	default:
-		s.Type = typeOther
+	case typeDirectory, typeOther:
 		return s, nil
 	}
-	s.Type, s.Size, s.Links = typeRegular, st.Size, uint64(st.Nlink)
-	needHash := r.hash && (!r.sizeMatters || r.onlySize == s.Size)
-	if !needHash && !r.content && !r.attributes {
+	if r.memory != trustNothing && !r.content && !r.attributes {
+		if sum, ok := p.memory.recall(l.path, s.print, r.memory, p.now()); ok {
+			s.SHA256 = sum
+			return s, nil
+		}
+	}
+	if !r.wantsHash(s.Size) && !r.content && !r.attributes {
 		return s, nil
 	}
+	return p.read(ctx, l, r)
+}
+
+// read opens a regular file and reads what is asked for.
+func (p *Provider) read(ctx context.Context, l *location, r reading) (state, error) {
 	f, err := l.open()
 	if err != nil {
 		return state{}, err
 	}
 	defer f.Close()
-	var now unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &now); err != nil {
+	var s state
+	if err := s.stat(int(f.Fd()), "", unix.AT_EMPTY_PATH); err != nil {
 		return state{}, fmt.Errorf("look at %s: %w", l.path, err)
 	}
-	if now.Mode&unix.S_IFMT != unix.S_IFREG {
+	if s.Type != typeRegular {
 		return state{}, fmt.Errorf("look at %s: it was replaced meanwhile", l.path)
 	}
-	s.UID, s.GID, s.Mode, s.Size, s.Links = now.Uid, now.Gid, now.Mode&0o7777, now.Size, uint64(now.Nlink)
 	if r.attributes {
 		if s.Attributes, err = readAttributes(int(f.Fd())); err != nil {
 			return state{}, fmt.Errorf("read extended attributes of %s: %w", l.path, err)
@@ -167,11 +216,18 @@ func (l *location) look(ctx context.Context, r reading) (state, error) {
 		return s, s.readContent(ctx, f, l.path)
 	case r.content:
 		s.TooLarge = true
-		needHash = true
 	}
-	if needHash {
-		if s.SHA256, err = digest(ctx, f); err != nil {
-			return state{}, fmt.Errorf("read %s: %w", l.path, err)
+	if !r.wantsHash(s.Size) {
+		return s, nil
+	}
+	quiet := p.memory.quiet(f, s.print, p.now())
+	if s.SHA256, err = digest(ctx, f); err != nil {
+		return state{}, fmt.Errorf("read %s: %w", l.path, err)
+	}
+	if r.memory != trustNothing {
+		var after state
+		if err := after.stat(int(f.Fd()), "", unix.AT_EMPTY_PATH); err == nil && after.print == s.print {
+			p.memory.keep(l.path, seen{print: s.print, sha256: s.SHA256, quiet: quiet, at: p.now()})
 		}
 	}
 	return s, nil

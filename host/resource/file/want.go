@@ -13,7 +13,7 @@ import (
 	"github.com/meshctl/mesh/host/resource"
 )
 
-// want is a specification with its defaults filled in.
+// want is a specification as it is worked with.
 type want struct {
 	kind      mesh.FileType
 	absent    bool
@@ -22,9 +22,10 @@ type want struct {
 	sha256    string
 	size      int64
 	target    string
-	owner     string
-	group     string
+	owner     string // empty: left open
+	group     string // empty: left open
 	mode      uint32
+	hasMode   bool
 	sensitive bool
 }
 
@@ -42,35 +43,22 @@ func wanted(r mesh.Resource) (want, error) {
 	if w.kind == "" {
 		w.kind = mesh.FileRegular
 	}
-	if w.owner == "" {
-		w.owner = "root"
-	}
-	if w.group == "" {
-		w.group = "root"
-	}
-	mode := f.Mode
-	if mode == "" {
-		switch w.kind {
-		case mesh.FileDirectory:
-			mode = "0755"
-		default:
-			mode = "0644"
+	if f.Mode != "" {
+		bits, err := strconv.ParseUint(f.Mode, 8, 12)
+		if err != nil {
+			return want{}, resource.Failed(mesh.ReasonInternal, err, "%q is no mode", f.Mode)
 		}
+		w.mode, w.hasMode = uint32(bits), true
 	}
-	bits, err := strconv.ParseUint(mode, 8, 12)
-	if err != nil {
-		return want{}, resource.Failed(mesh.ReasonInternal, err, "%q is no mode", mode)
-	}
-	w.mode = uint32(bits)
 	if w.kind != mesh.FileRegular {
 		return w, nil
 	}
 	switch {
 	case f.Content != nil:
-		sum := sha256.Sum256(f.Content)
 		w.inline, w.hasInline = f.Content, true
 		w.size = int64(len(f.Content))
 		if w.sha256 == "" {
+			sum := sha256.Sum256(f.Content)
 			w.sha256 = hex.EncodeToString(sum[:])
 		}
 	case f.SHA256 == emptySum:
@@ -91,7 +79,15 @@ func (w want) meant() state {
 
 // reading is what Check needs: a regular file of another size is not hashed.
 func (w want) reading() reading {
-	return reading{hash: !w.absent && w.kind == mesh.FileRegular, onlySize: w.size, sizeMatters: true}
+	return reading{hash: !w.absent && w.kind == mesh.FileRegular, sizes: []int64{w.size}, memory: trustQuiet}
+}
+
+// defaultMode is the mode of something new for which none is declared.
+func (w want) defaultMode() uint32 {
+	if w.kind == mesh.FileDirectory {
+		return 0o755
+	}
+	return 0o644
 }
 
 func (w want) fromBlob() bool { return w.kind == mesh.FileRegular && !w.absent && !w.hasInline }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"strings"
 
@@ -55,7 +54,9 @@ func (l *location) sweep() {
 			if !ours || len(tail) != 2*temporaryRandom || strings.Trim(tail, "0123456789abcdef") != "" {
 				continue
 			}
-			_ = unix.Unlinkat(l.fd(), name, 0)
+			if err := unix.Unlinkat(l.fd(), name, 0); errors.Is(err, unix.EISDIR) {
+				_ = unix.Unlinkat(l.fd(), name, unix.AT_REMOVEDIR)
+			}
 		}
 		if err != nil || len(names) == 0 {
 			return
@@ -71,6 +72,9 @@ func (p *Provider) putRegular(ctx context.Context, at *location, have, target st
 		return err
 	}
 	fail := func(step string, err error) error { return unwritable(at, at.path, step, err) }
+	if err := at.room(target.Size); err != nil {
+		return fail("find room", err)
+	}
 	fd, err := unix.Openat(at.fd(), temp, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return fail("create a temporary", err)
@@ -95,7 +99,7 @@ func (p *Provider) putRegular(ctx context.Context, at *location, have, target st
 	if err := f.Sync(); err != nil {
 		return fail("bring the content to the disk", err)
 	}
-	if err := verifyTemporary(ctx, at, temp, target); err != nil {
+	if err := p.verifyTemporary(ctx, at, temp, target); err != nil {
 		return fail("read the new content back", err)
 	}
 	if err := p.dress(ctx, at, f, have, target); err != nil {
@@ -108,12 +112,24 @@ func (p *Provider) putRegular(ctx context.Context, at *location, have, target st
 	if err := at.rename(temp, have.Type); err != nil {
 		return fail("put the new file into place", err)
 	}
-	if have.Links > 1 {
-		p.log.LogAttrs(ctx, slog.LevelWarn, "replaced file had other names that keep the old content", slog.String("path", at.path), slog.Uint64("names", have.Links))
-	}
 	fault.Point("file.after-rename")
 	if err := at.sync(); err != nil {
 		return fail("bring the directory to the disk", err)
+	}
+	return nil
+}
+
+// room refuses what cannot fit before anything is written, so that a pass over
+// a full file system leaves no trace on it.
+func (l *location) room(size int64) error {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(l.fd(), &st); err != nil || st.Blocks == 0 || st.Bsize <= 0 {
+		// Not every file system says; writing will tell.
+		return nil
+	}
+	blocks := (uint64(size) + uint64(st.Bsize) - 1) / uint64(st.Bsize)
+	if st.Bfree < blocks || (st.Files > 0 && st.Ffree == 0) {
+		return unix.ENOSPC
 	}
 	return nil
 }
@@ -134,9 +150,9 @@ func fill(ctx context.Context, f *os.File, source io.Reader, target state, path 
 
 // verifyTemporary reads the new file through a descriptor of its own, so that
 // what was altered on the way down never gets the name.
-func verifyTemporary(ctx context.Context, at *location, temp string, target state) error {
+func (p *Provider) verifyTemporary(ctx context.Context, at *location, temp string, target state) error {
 	beside := location{dir: at.dir, name: temp, path: at.path}
-	got, err := beside.look(ctx, reading{hash: true})
+	got, err := p.look(ctx, &beside, reading{hash: true})
 	if err != nil {
 		return err
 	}
@@ -172,24 +188,55 @@ func (l *location) sync() error {
 	return err
 }
 
-// putDirectory makes the directory, or sets owner and mode of the one there.
-func (p *Provider) putDirectory(ctx context.Context, at *location, have, target state) error {
-	fail := func(step string, err error) error { return unwritable(at, at.path, step, err) }
-	if have.Type == typeNone {
-		if err := unix.Mkdirat(at.fd(), at.name, 0o700); err != nil {
-			return fail("make the directory", err)
-		}
-		fault.Point("file.after-mkdir")
+// putDirectory makes the directory, or sets owner and mode of the one there. A
+// new one gets its name when it is whole.
+func (p *Provider) putDirectory(ctx context.Context, at *location, have, target state) (err error) {
+	if have.Type == typeDirectory {
+		return p.setDirectory(ctx, at, at.name, have, target)
 	}
-	fd, err := unix.Openat(at.fd(), at.name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	fail := func(step string, err error) error { return unwritable(at, at.path, step, err) }
+	temp, err := p.temporary(at.name)
+	if err != nil {
+		return err
+	}
+	if err := unix.Mkdirat(at.fd(), temp, 0o700); err != nil {
+		return fail("make the directory", err)
+	}
+	defer func() {
+		if err != nil {
+			_ = unix.Unlinkat(at.fd(), temp, unix.AT_REMOVEDIR)
+		}
+	}()
+	fault.Point("file.after-mkdir")
+	if err := p.setDirectory(ctx, at, temp, have, target); err != nil {
+		return err
+	}
+	if err := at.rename(temp, typeNone); err != nil {
+		return fail("put the directory into place", err)
+	}
+	if err := at.sync(); err != nil {
+		return fail("bring the directory to the disk", err)
+	}
+	return nil
+}
+
+// setDirectory gives a directory its owner and mode. At no moment does it allow
+// what neither the old nor the new mode does.
+func (p *Provider) setDirectory(ctx context.Context, at *location, name string, have, target state) error {
+	fail := func(step string, err error) error { return unwritable(at, at.path, step, err) }
+	fd, err := unix.Openat(at.fd(), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fail("open the directory", err)
 	}
 	dir := os.NewFile(uintptr(fd), at.path)
 	defer dir.Close()
 	if have.Type == typeNone {
-		if err := p.setLabel(ctx, at.path, "dir", fd); err != nil {
+		if err := p.setLabel(ctx, at.path, "dir", "", fd); err != nil {
 			return fail("label the directory", err)
+		}
+	} else if have.Mode&target.Mode != have.Mode {
+		if err := unix.Fchmod(fd, have.Mode&target.Mode); err != nil {
+			return fail("narrow the mode", err)
 		}
 	}
 	if err := unix.Fchown(fd, int(target.UID), int(target.GID)); err != nil {
@@ -200,9 +247,6 @@ func (p *Provider) putDirectory(ctx context.Context, at *location, have, target 
 	}
 	made := location{dir: dir, name: ".", path: at.path}
 	if err := made.sync(); err != nil {
-		return fail("bring the directory to the disk", err)
-	}
-	if err := at.sync(); err != nil {
 		return fail("bring the directory to the disk", err)
 	}
 	return nil

@@ -333,3 +333,13 @@ func TestContentOfASensitiveFileIsNotNamedByItsDigest(t *testing.T) {
 		t.Errorf("Check says %q, %v", d, err)
 	}
 }
+
+// run runs a tool that must succeed, and returns what it wrote.
+func run(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.CommandContext(context.Background(), name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %q: %v: %s", name, args, err, out)
+	}
+	return string(out)
+}
