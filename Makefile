@@ -57,6 +57,10 @@ test: setup ## every test, as root: unit, script, protocol and lab
 test-unit: setup-check ## the tests that boot no machine; what could not run here is listed
 	@$(TESTSUM) -skips list -- $(GO) test $(UNIT_PACKAGES)
 
+.PHONY: bench-apply
+bench-apply: setup-bench ## what a pass costs when all is right, beside other programs
+	@$(GO) run ./test/bench/apply
+
 .PHONY: demo
 demo: setup ## three real hosts, from nothing to every kind of outcome, each step checked
 	@$(GO) run ./test/demo
@@ -74,13 +78,15 @@ docs: ## write the generated pages of docs
 	@$(GO) run ./internal/tool/requirements
 	@$(GO) run ./internal/tool/cases
 
-.PHONY: setup setup-check setup-build
+.PHONY: setup setup-check setup-build setup-bench
 setup: ## install what building and testing needs, when it is missing
 	@internal/tool/setup.sh test
 setup-check:
 	@internal/tool/setup.sh check
 setup-build:
 	@internal/tool/setup.sh build
+setup-bench:
+	@internal/tool/setup.sh bench
 
 .PHONY: clean
 clean: ## remove what was built

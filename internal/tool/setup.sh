@@ -3,20 +3,22 @@
 # Installs nothing when all of it is there. It sets up no lab root and no
 # service.
 #
-# Usage: setup.sh check|build|test
+# Usage: setup.sh check|build|test|bench
 set -eu
 
 check='gcc libc6-dev binutils git shellcheck'
 build="$check gcc-aarch64-linux-gnu libc6-dev-arm64-cross xz-utils zstd"
 test="$build acl apt-utils attr bash busybox createrepo-c curl dash dbus dnf dpkg-dev e2fsprogs gpgv
 	iproute2 lintian mmdebstrap procps rpm rpmlint systemd systemd-container util-linux"
+bench="$check puppet-agent ansible-core cfengine3"
 
 case "${1:-}" in
 check) wanted=$check ;;
 build) wanted=$build ;;
 test) wanted=$test ;;
+bench) wanted=$bench ;;
 *)
-	echo "usage: $0 check|build|test" >&2
+	echo "usage: $0 check|build|test|bench" >&2
 	exit 2
 	;;
 esac
