@@ -66,6 +66,10 @@ bench-repo: setup-bench ## the repository beside reprepro, aptly, apt-ftparchive
 test-unit: setup-check ## the tests that boot no machine; what could not run here is listed
 	@$(TESTSUM) -skips list -- $(GO) test $(UNIT_PACKAGES)
 
+.PHONY: bench-apply
+bench-apply: setup-bench ## what a pass costs when all is right, beside other programs
+	@$(GO) run ./test/bench/apply
+
 .PHONY: demo
 demo: setup ## three real hosts, from nothing to every kind of outcome, each step checked
 	@$(GO) run ./test/demo

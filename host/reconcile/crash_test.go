@@ -241,6 +241,7 @@ func die(t *testing.T, template string, number int, where string) bool {
 func honest(t *testing.T, dir string, stage stage) {
 	t.Helper()
 	st := open(t, dir)
+	defer closeNow(t, st)
 	state, err := st.State(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -269,10 +270,28 @@ func honest(t *testing.T, dir string, stage stage) {
 			t.Errorf("%s was written and is not owned: it could not be undone", id)
 			continue
 		}
-		if want := fmt.Sprintf(`{"there":%v,"was":%q}`, there, was); string(state.Owned[o].Undo) != want {
-			t.Errorf("%s would be undone to %s, and before the mesh it was %s", id, state.Owned[o].Undo, want)
+		if want := fmt.Sprintf(`{"there":%v,"was":%q}`, there, was); whole(t, st, id) != want {
+			t.Errorf("%s would be undone to %s, and before the mesh it was %s", id, whole(t, st, id), want)
 		}
 	}
+}
+
+// closeNow lets the next life have the store.
+func closeNow(t *testing.T, st *store.Store) {
+	t.Helper()
+	if err := st.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// whole returns what is needed to undo a resource.
+func whole(t *testing.T, st *store.Store, id mesh.ResourceID) string {
+	t.Helper()
+	owned, err := st.Owned(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(owned.Undo)
 }
 
 // judge judges where the machine arrived, and that the control plane was told.
@@ -295,6 +314,7 @@ func judge(t *testing.T, dir string, stage stage) {
 		}
 	}
 	st := open(t, dir)
+	defer closeNow(t, st)
 	state, err := st.State(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -94,13 +94,15 @@ func (o Outcome) Count(s mesh.Status) int {
 // pass is the state of one pass; it lives in one call of Run.
 type pass struct {
 	*Reconciler
-	decl     mesh.Declaration
-	trigger  mesh.Trigger
-	number   uint64
-	started  time.Time
-	results  map[mesh.ResourceID]mesh.Result
-	entries  map[mesh.ResourceID]Entry
+	decl    mesh.Declaration
+	trigger mesh.Trigger
+	number  uint64
+	started time.Time
+	results map[mesh.ResourceID]mesh.Result
+	entries map[mesh.ResourceID]Entry
+	// owned is without Undo unless whole says otherwise.
 	owned    map[mesh.ResourceID]mesh.Owned
+	whole    map[mesh.ResourceID]bool
 	actions  []UnitAction
 	removed  []mesh.Result
 	drifted  []mesh.ResourceID
@@ -132,6 +134,7 @@ func (r *Reconciler) Run(ctx context.Context, decl mesh.Declaration, trigger mes
 		results:   make(map[mesh.ResourceID]mesh.Result),
 		entries:   make(map[mesh.ResourceID]Entry),
 		owned:     make(map[mesh.ResourceID]mesh.Owned),
+		whole:     make(map[mesh.ResourceID]bool),
 		declared:  make(map[mesh.ResourceID]mesh.Resource),
 		digests:   make(map[mesh.ResourceID]string),
 		unchanged: make(map[mesh.ResourceID]bool),
@@ -346,7 +349,7 @@ func (p *pass) applyGroup(ctx context.Context, group []mesh.Resource) error {
 	for _, in := range intents {
 		p.unchanged[in.Resource] = false
 		if in.Owned != nil {
-			p.owned[in.Resource] = *in.Owned
+			p.owned[in.Resource], p.whole[in.Resource] = *in.Owned, true
 		}
 		if in.Event != nil {
 			p.drifted = append(p.drifted, in.Resource)
@@ -432,14 +435,17 @@ func (p *pass) announce(ctx context.Context, provider resource.Provider, want me
 	id := want.ID()
 	intent := Intent{Resource: id}
 	entry := p.entries[id]
-	owned, isOwned := p.owned[id]
-	if !isOwned {
-		captured, err := p.capture(ctx, provider, want)
-		if err != nil {
-			return Intent{}, err
-		}
-		owned = captured
-		intent.Owned = &owned
+	_, isOwned := p.owned[id]
+	var owned mesh.Owned
+	var err error
+	if isOwned {
+		owned, err = p.ownedWhole(ctx, id)
+	} else if owned, err = p.capture(ctx, provider, want); err == nil {
+		captured := owned
+		intent.Owned = &captured
+	}
+	if err != nil {
+		return Intent{}, err
 	}
 	edited := ""
 	if a, ok := provider.(resource.Announcer); ok {
@@ -468,6 +474,24 @@ func (p *pass) announce(ctx context.Context, provider resource.Provider, want me
 	return intent, nil
 }
 
+// ownedWhole returns what is held about a resource together with what undoing it
+// needs.
+func (p *pass) ownedWhole(ctx context.Context, id mesh.ResourceID) (mesh.Owned, error) {
+	if !p.whole[id] {
+		owned, err := p.store.Owned(ctx, id)
+		if err != nil {
+			return mesh.Owned{}, &storeError{err}
+		}
+		p.owned[id], p.whole[id] = owned, true
+	}
+	return p.owned[id], nil
+}
+
+// storeError ends a pass: it is no result of a resource.
+type storeError struct{ error }
+
+func (e *storeError) Unwrap() error { return e.error }
+
 func (p *pass) capture(ctx context.Context, provider resource.Provider, res mesh.Resource) (mesh.Owned, error) {
 	owned, err := provider.Capture(ctx, res)
 	if err != nil {
@@ -485,8 +509,13 @@ func (p *pass) wrote(ctx context.Context, provider resource.Provider, res mesh.R
 	if err != nil {
 		return nil, err
 	}
-	if held, ok := p.owned[res.ID()]; ok && string(held.Wrote) == string(wrote) {
-		return nil, nil
+	if held, ok := p.owned[res.ID()]; ok {
+		if string(held.Wrote) == string(wrote) {
+			return nil, nil
+		}
+		if owned, err = p.ownedWhole(ctx, res.ID()); err != nil {
+			return nil, err
+		}
 	}
 	owned.Wrote = wrote
 	return &owned, nil
@@ -561,6 +590,10 @@ func (p *pass) untouched(ctx context.Context, provider resource.Provider, id mes
 	if !isOwned || len(owned.Wrote) > 0 || owned.Partial || p.entries[id].Writing {
 		return false
 	}
+	owned, err := p.ownedWhole(ctx, id)
+	if err != nil {
+		return false
+	}
 	diff, err := provider.CheckRemoved(ctx, owned)
 	return err == nil && diff.Zero()
 }
@@ -617,6 +650,10 @@ func (p *pass) recordError(ctx context.Context, id mesh.ResourceID, err error) e
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
+	var lost *storeError
+	if errors.As(err, &lost) {
+		return lost.error
+	}
 	return p.record(ctx, p.errorRecord(ctx, id, err))
 }
 
@@ -668,10 +705,11 @@ func (p *pass) record(ctx context.Context, record Record) error {
 		p.results[id] = record.Result
 		p.unchanged[id] = p.unchanged[id] && found
 		if record.Owned != nil {
-			p.owned[id] = *record.Owned
+			p.owned[id], p.whole[id] = *record.Owned, true
 		}
 		if record.Disown {
 			delete(p.owned, id)
+			delete(p.whole, id)
 		}
 	}
 	return nil

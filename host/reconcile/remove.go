@@ -39,6 +39,12 @@ func (p *pass) removeAll(ctx context.Context) (bool, error) {
 		for takesSet && n < len(owned) && owned[n].Resource.Kind() == kind {
 			n++
 		}
+		for i := range owned[:n] {
+			var err error
+			if owned[i], err = p.ownedWhole(ctx, owned[i].Resource); err != nil {
+				return false, err
+			}
+		}
 		fault.Point("reconcile.before-remove")
 		errs := make([]error, n)
 		if takesSet {

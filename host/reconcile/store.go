@@ -14,6 +14,8 @@ type Store interface {
 	// State returns the ledger, what is owned, and the unit actions that still
 	// have to be done, as they were left by the last pass or crash.
 	State(ctx context.Context) (State, error)
+	// Owned returns what is held about one resource, whole. It must be held.
+	Owned(ctx context.Context, id mesh.ResourceID) (mesh.Owned, error)
 	// BeginPass numbers a pass, sets the entries of begin to pending, and drops
 	// the ledger entries of drop.
 	BeginPass(ctx context.Context, begin []mesh.Result, drop []mesh.ResourceID) (pass uint64, err error)
@@ -34,8 +36,9 @@ type Store interface {
 // State is what a store holds between passes.
 type State struct {
 	Ledger []Entry
-	Owned  []mesh.Owned
-	Units  []UnitAction
+	// Owned is without what undoing needs, which may be large: see Store.Owned.
+	Owned []mesh.Owned
+	Units []UnitAction
 }
 
 // Entry is one resource in the ledger.

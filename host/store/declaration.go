@@ -24,7 +24,17 @@ import (
 var ErrOlder = errors.New("the declaration is not newer than the one held")
 
 // Declaration returns the declaration that the host holds; nil when it has none.
+// It is kept decoded, so callers must not change it.
 func (s *Store) Declaration(ctx context.Context) (*mesh.Declaration, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var generation mesh.Generation
+	if err := s.db.QueryRowContext(ctx, "SELECT coalesce(max(generation), 0) FROM declaration").Scan(&generation); err != nil {
+		return nil, classify(fmt.Errorf("read the generation of the declaration: %w", err))
+	}
+	if s.decoded != nil && s.decoded.Generation == generation {
+		return s.decoded, nil
+	}
 	var document []byte
 	err := s.db.QueryRowContext(ctx, "SELECT document FROM declaration").Scan(&document)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -37,6 +47,7 @@ func (s *Store) Declaration(ctx context.Context) (*mesh.Declaration, error) {
 	if err := json.Unmarshal(document, &d); err != nil {
 		return nil, fmt.Errorf("decode the declaration held: %w", err)
 	}
+	s.decoded = &d
 	return &d, nil
 }
 

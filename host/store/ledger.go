@@ -21,7 +21,7 @@ func (s *Store) State(ctx context.Context) (reconcile.State, error) {
 		if out.Ledger, err = readLedger(ctx, tx); err != nil {
 			return err
 		}
-		if out.Owned, err = readOwned(ctx, tx); err != nil {
+		if out.Owned, err = readClaims(ctx, tx); err != nil {
 			return err
 		}
 		rows, err := tx.QueryContext(ctx, "SELECT resource, unit, verb FROM unit_action ORDER BY resource, unit, verb")
@@ -84,7 +84,7 @@ func readOwned(ctx context.Context, tx *sql.Tx) ([]mesh.Owned, error) {
 // readClaims reads what is owned without what is needed to undo it, which may
 // be large.
 func readClaims(ctx context.Context, tx *sql.Tx) ([]mesh.Owned, error) {
-	rows, err := tx.QueryContext(ctx, "SELECT resource, made, generation, wrote FROM owned ORDER BY resource")
+	rows, err := tx.QueryContext(ctx, "SELECT resource, made, generation, wrote, partial FROM owned ORDER BY resource")
 	if err != nil {
 		return nil, fmt.Errorf("read what is owned: %w", err)
 	}
@@ -93,7 +93,7 @@ func readClaims(ctx context.Context, tx *sql.Tx) ([]mesh.Owned, error) {
 	for rows.Next() {
 		var o mesh.Owned
 		var wrote []byte
-		if err := rows.Scan(&o.Resource, &o.Made, &o.Generation, &wrote); err != nil {
+		if err := rows.Scan(&o.Resource, &o.Made, &o.Generation, &wrote, &o.Partial); err != nil {
 			return nil, fmt.Errorf("read what is owned: %w", err)
 		}
 		o.Wrote = wrote
@@ -102,9 +102,25 @@ func readClaims(ctx context.Context, tx *sql.Tx) ([]mesh.Owned, error) {
 	return out, rows.Err()
 }
 
+// Owned implements reconcile.Store.
+func (s *Store) Owned(ctx context.Context, id mesh.ResourceID) (mesh.Owned, error) {
+	o := mesh.Owned{Resource: id}
+	var wrote, undo []byte
+	err := s.db.QueryRowContext(ctx, "SELECT made, generation, wrote, undo, partial FROM owned WHERE resource = ?", id).
+		Scan(&o.Made, &o.Generation, &wrote, &undo, &o.Partial)
+	if err != nil {
+		return mesh.Owned{}, classify(fmt.Errorf("read what is owned of %s: %w", id, err))
+	}
+	o.Wrote, o.Undo = wrote, undo
+	return o, nil
+}
+
 // BeginPass implements reconcile.Store.
 func (s *Store) BeginPass(ctx context.Context, begin []mesh.Result, drop []mesh.ResourceID) (uint64, error) {
 	var pass uint64
+	if len(begin)+len(drop) > 0 {
+		s.untold.Store(true)
+	}
 	err := s.tx(ctx, func(tx *sql.Tx) error {
 		last, err := metaNumber(ctx, tx, metaPass)
 		if err != nil {
@@ -140,6 +156,7 @@ func (s *Store) BeginPass(ctx context.Context, begin []mesh.Result, drop []mesh.
 
 // Intend implements reconcile.Store.
 func (s *Store) Intend(ctx context.Context, intents []reconcile.Intent) error {
+	s.untold.Store(true)
 	err := s.tx(ctx, func(tx *sql.Tx) error {
 		for _, in := range intents {
 			_, err := tx.ExecContext(ctx, `UPDATE ledger SET writing = 1,
@@ -176,6 +193,7 @@ func putOwned(ctx context.Context, tx *sql.Tx, o mesh.Owned) error {
 
 // Record implements reconcile.Store.
 func (s *Store) Record(ctx context.Context, records []reconcile.Record) error {
+	s.untold.Store(true)
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		for _, r := range records {
 			if err := record(ctx, tx, r); err != nil {
@@ -238,6 +256,7 @@ func (s *Store) UnitDone(ctx context.Context, a reconcile.UnitAction) error {
 // control plane was told sends nothing. The first report of a store is a full
 // one: what the control plane holds of an earlier store is not known here.
 func (s *Store) EndPass(ctx context.Context, end reconcile.End) error {
+	untold := s.untold.Swap(false)
 	err := s.tx(ctx, func(tx *sql.Tx) error {
 		var before lastPass
 		if err := metaJSON(ctx, tx, metaLast, &before); err != nil {
@@ -260,16 +279,22 @@ func (s *Store) EndPass(ctx context.Context, end reconcile.End) error {
 				return err
 			}
 		}
+		changed := before.Generation != last.Generation || before.State != last.State || fmt.Sprint(before.Kept) != fmt.Sprint(last.Kept)
+		if !untold && !changed && len(end.Removed) == 0 && before.Pass != 0 {
+			return nil
+		}
 		if err := s.putOwnedChange(ctx, tx, onlyChanges); err != nil {
 			return err
 		}
-		changed := before.Generation != last.Generation || before.State != last.State || fmt.Sprint(before.Kept) != fmt.Sprint(last.Kept)
 		extent := onlyChanges
 		if before.Pass == 0 {
 			extent = everything
 		}
 		return s.putReport(ctx, tx, last, end.Removed, extent, changed)
 	})
+	if err != nil {
+		s.untold.Store(true)
+	}
 	s.signal()
 	return err
 }

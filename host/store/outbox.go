@@ -139,6 +139,7 @@ func (s *Store) RecoveryCopy(ctx context.Context) ([]mesh.Owned, error) {
 // Recover takes over a recovery copy. What it names was owned before this
 // store began, so it counts for more than what this store found by itself.
 func (s *Store) Recover(ctx context.Context, copied []mesh.Owned) error {
+	s.untold.Store(true)
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		for _, o := range copied {
 			if err := putOwned(ctx, tx, o); err != nil {

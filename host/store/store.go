@@ -19,6 +19,8 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	mesh "github.com/meshctl/mesh"
@@ -54,6 +56,11 @@ type Store struct {
 	now func() time.Time
 	// lock is held while the store is open.
 	lock *os.File
+	// untold: ledger or ownership may differ from what the control plane was told.
+	untold atomic.Bool
+
+	mu      sync.Mutex
+	decoded *mesh.Declaration // guarded by mu; nil: not read yet
 	// changed has room for one signal: messages wait to be delivered.
 	changed chan struct{}
 }
@@ -99,6 +106,7 @@ func Open(ctx context.Context, dir string, expected bool, now func() time.Time) 
 		return nil, nil, err
 	}
 	s = &Store{db: db, dir: dir, now: now, lock: held, changed: make(chan struct{}, 1)}
+	s.untold.Store(true)
 	if lost, err = s.identify(ctx, expected, lost); err != nil {
 		return nil, nil, errors.Join(err, db.Close())
 	}

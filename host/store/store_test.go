@@ -38,8 +38,10 @@ func TestWhatIsStoredIsThereAfterARestart(t *testing.T) {
 	if len(state.Ledger) != 1 || state.Ledger[0].Result != r.Result {
 		t.Errorf("ledger %+v, not %+v", state.Ledger, r.Result)
 	}
-	if len(state.Owned) != 1 || !reflect.DeepEqual(state.Owned[0], owned) {
-		t.Errorf("owned %+v, not %+v", state.Owned, owned)
+	held, err := st.Owned(t.Context(), owned.Resource)
+	must(t, err)
+	if len(state.Owned) != 1 || state.Owned[0].Undo != nil || !reflect.DeepEqual(held, owned) {
+		t.Errorf("owned %+v and whole %+v, not %+v", state.Owned, held, owned)
 	}
 	if !slices.Equal(state.Units, r.Units) {
 		t.Errorf("unit actions %+v", state.Units)
@@ -264,7 +266,7 @@ func TestDamageFoundWhileRunningIsTold(t *testing.T) {
 	info, err := os.Stat(filepath.Join(dir, "store.db"))
 	must(t, err)
 	must(t, overwrite(filepath.Join(dir, "store.db"), 4096, bytes.Repeat([]byte{0xff}, int(info.Size())-4096)))
-	_, err = st.State(t.Context())
+	_, err = st.Owned(t.Context(), "file:/a")
 	if !errors.Is(err, host.ErrStoreDamaged) {
 		t.Errorf("a store that is damaged while it is open answers %v", err)
 	}

@@ -10,7 +10,7 @@ check='gcc libc6-dev binutils git shellcheck'
 build="$check gcc-aarch64-linux-gnu libc6-dev-arm64-cross xz-utils zstd"
 test="$build acl apt-utils attr bash busybox createrepo-c curl dash dbus dnf dpkg-dev e2fsprogs gpgv
 	dnf-plugins-core sqlite3 iproute2 lintian mmdebstrap procps rpm rpmlint systemd systemd-container util-linux"
-bench="$build aptly apt-utils createrepo-c gpg reprepro time"
+bench="$build aptly apt-utils createrepo-c gpg reprepro time ansible-core cfengine3 puppet-agent"
 
 case "${1:-}" in
 check) wanted=$check ;;

@@ -24,7 +24,7 @@ type memory struct {
 	kinds map[uint64]bool
 }
 
-// trust says how far a reading may take a digest from memory.
+// trust says whether a reading may take a digest from memory.
 type trust string
 
 const (
@@ -32,9 +32,6 @@ const (
 	trustNothing trust = ""
 	// trustQuiet takes the digest of a file that cannot have changed.
 	trustQuiet trust = "quiet"
-	// trustLast takes what the look just before this one saw, for asking a second
-	// question about the same moment.
-	trustLast trust = "last"
 )
 
 const (
@@ -63,13 +60,12 @@ func printOf(st unix.Statx_t) print {
 	}
 }
 
-// seen is what was read of a file, and when.
+// seen is what was read of a quiet file, and when: a later change would have
+// another print.
 type seen struct {
 	print  print
 	sha256 string
-	// quiet: a later change would have another print.
-	quiet bool
-	at    time.Time
+	at     time.Time
 }
 
 func (m *memory) keep(path string, s seen) {
@@ -81,16 +77,13 @@ func (m *memory) keep(path string, s seen) {
 
 func (m *memory) forget(path string) { delete(m.seen, path) }
 
-func (m *memory) recall(path string, now print, how trust, at time.Time) (sum string, ok bool) {
+func (m *memory) recall(path string, now print, at time.Time) (sum string, ok bool) {
 	s, ok := m.seen[path]
 	if !ok || s.print != now {
 		return "", false
 	}
-	if how == trustLast {
-		return s.sha256, true
-	}
 	age := at.Sub(s.at)
-	return s.sha256, s.quiet && age >= 0 && age < readAgain
+	return s.sha256, age >= 0 && age < readAgain
 }
 
 // quiet reports whether a file that is about to be read will show every later
@@ -101,8 +94,9 @@ func (m *memory) quiet(f *os.File, p print, now time.Time) bool {
 		return false
 	}
 	// Pages that a mapping has made dirty can be written again without a trace
-	// until they are clean.
-	return unix.Fdatasync(int(f.Fd())) == nil
+	// until they are clean. Nothing has to be durable for that.
+	const clean = unix.SYNC_FILE_RANGE_WAIT_BEFORE | unix.SYNC_FILE_RANGE_WRITE | unix.SYNC_FILE_RANGE_WAIT_AFTER
+	return unix.SyncFileRange(int(f.Fd()), 0, 0, clean) == nil
 }
 
 // keepsTimes reports whether the file system gives every change, a write

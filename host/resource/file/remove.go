@@ -106,6 +106,7 @@ func (p *Provider) Remove(ctx context.Context, owned mesh.Owned) error {
 		return mountedOver(r.path, nil)
 	}
 	p.memory.forget(r.path)
+	p.lastPath = ""
 	at, err := locate(r.path, toWrite)
 	if err != nil {
 		return unreachable(r.path, err)

@@ -181,7 +181,7 @@ func (p *Provider) look(ctx context.Context, l *location, r reading) (state, err
 		return s, nil
 	}
 	if r.memory != trustNothing && !r.content && !r.attributes {
-		if sum, ok := p.memory.recall(l.path, s.print, r.memory, p.now()); ok {
+		if sum, ok := p.memory.recall(l.path, s.print, p.now()); ok {
 			s.SHA256 = sum
 			return s, nil
 		}
@@ -220,14 +220,14 @@ func (p *Provider) read(ctx context.Context, l *location, r reading) (state, err
 	if !r.wantsHash(s.Size) {
 		return s, nil
 	}
-	quiet := p.memory.quiet(f, s.print, p.now())
-	if s.SHA256, err = digest(ctx, f); err != nil {
+	quiet := r.memory == trustQuiet && p.memory.quiet(f, s.print, p.now())
+	if s.SHA256, err = p.digest(ctx, f); err != nil {
 		return state{}, fmt.Errorf("read %s: %w", l.path, err)
 	}
-	if r.memory != trustNothing {
+	if quiet {
 		var after state
 		if err := after.stat(int(f.Fd()), "", unix.AT_EMPTY_PATH); err == nil && after.print == s.print {
-			p.memory.keep(l.path, seen{print: s.print, sha256: s.SHA256, quiet: quiet, at: p.now()})
+			p.memory.keep(l.path, seen{print: s.print, sha256: s.SHA256, at: p.now()})
 		}
 	}
 	return s, nil
@@ -246,9 +246,12 @@ func (s *state) readContent(ctx context.Context, f io.Reader, path string) error
 	return nil
 }
 
-func digest(ctx context.Context, r io.Reader) (string, error) {
+func (p *Provider) digest(ctx context.Context, r io.Reader) (string, error) {
+	if p.buffer == nil {
+		p.buffer = make([]byte, 128<<10)
+	}
 	h := sha256.New()
-	if _, err := io.CopyBuffer(h, contextReader{ctx, r}, make([]byte, 128<<10)); err != nil {
+	if _, err := io.CopyBuffer(h, contextReader{ctx, r}, p.buffer); err != nil {
 		return "", err
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
