@@ -221,10 +221,14 @@ func someInstalled(ctx context.Context, n int) ([]string, error) {
 // database by its own tool.
 func ourPackages(ctx context.Context, installed []string) ([]result, error) {
 	p := pkg.New(pkg.Config{Manager: apt.New(apt.Config{}), Logger: slog.New(slog.DiscardHandler)})
+	declared := make([]mesh.Resource, len(installed))
+	for i, name := range installed {
+		declared[i] = mesh.Resource{Kind: mesh.KindPackage, Name: name, Package: &mesh.PackageSpec{}}
+	}
 	look := func() error {
-		p.StartPass(ctx)
-		for _, name := range installed {
-			want := mesh.Resource{Kind: mesh.KindPackage, Name: name, Package: &mesh.PackageSpec{}}
+		p.StartPass(ctx, declared)
+		for i, name := range installed {
+			want := declared[i]
 			if d, err := p.Check(ctx, want); err != nil || !d.Zero() {
 				return fmt.Errorf("%s: %s: %w", name, d, err)
 			}
