@@ -29,7 +29,7 @@ running its last declaration.
 With -o json the same facts come as a list of objects with the names node, state,
 declared, held, applied, outstanding {undelivered, delivered}, failed
 [{resource, status, reason, detail}], last_contact (null: never), eligible,
-retiring and note.`,
+retiring, ahead (see mesh-control recover), unheard (since a restore) and note.`,
 		Example: `  meshctl nodes
   meshctl nodes -o json`,
 		Args: cobra.NoArgs,
@@ -65,6 +65,8 @@ type nodeJSON struct {
 	LastContact *time.Time `json:"last_contact"`
 	Eligible    bool       `json:"eligible"`
 	Retiring    bool       `json:"retiring,omitempty"`
+	Ahead       bool       `json:"ahead,omitempty"`
+	Unheard     bool       `json:"unheard,omitempty"`
 	Note        string     `json:"note,omitempty"`
 }
 
@@ -72,7 +74,7 @@ func (d deps) printNodesJSON(nodes []control.NodeView) error {
 	list := make([]nodeJSON, len(nodes))
 	for i, n := range nodes {
 		list[i] = nodeJSON{Node: n.Node, State: n.State, Declared: n.Declared, Held: n.Held, Applied: n.Applied,
-			Outstanding: n.Outstanding, Failed: append([]control.FailedView{}, n.Failed...), Eligible: n.Eligible, Retiring: n.Retiring, Note: n.Note}
+			Outstanding: n.Outstanding, Failed: append([]control.FailedView{}, n.Failed...), Eligible: n.Eligible, Retiring: n.Retiring, Ahead: n.Ahead, Unheard: n.Unheard, Note: n.Note}
 		if !n.LastContact.IsZero() {
 			list[i].LastContact = &n.LastContact
 		}
