@@ -370,7 +370,7 @@ func (p *pass) prepare(ctx context.Context, provider resource.Provider, res mesh
 			}
 			intent.Owned = &captured
 		}
-		return &resource.Change{Want: res, Diff: diff}, intent, nil
+		return &resource.Change{Want: res, Diff: diff, Resumed: entry.Writing}, intent, nil
 	}
 	status := mesh.StatusOK
 	if entry.Writing {
