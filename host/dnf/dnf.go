@@ -80,6 +80,7 @@ var (
 	_ pkg.Noter     = (*Manager)(nil)
 	_ pkg.Explainer = (*Manager)(nil)
 	_ pkg.Partial   = (*Manager)(nil)
+	_ pkg.Finisher  = (*Manager)(nil)
 )
 
 // New makes a manager.
@@ -358,6 +359,22 @@ func (m *Manager) lockFiles(ctx context.Context) []string {
 // Repair does nothing: rpm has no journal that could be finished. What an
 // interrupted transaction leaves shows in the database as two versions.
 func (m *Manager) Repair(context.Context) error { return nil }
+
+// Finish erases the other versions with rpm, which keeps the files that the one
+// that stays has too, and runs their scripts as an upgrade does.
+func (m *Manager) Finish(ctx context.Context, t pkg.Target, others []string) error {
+	argv := append(append([]string{rpm}, m.c.RPMOptions...), "-e", "--")
+	for _, version := range others {
+		name, arch, named := strings.Cut(t.Name, ":")
+		spec := name + "-" + version
+		if named {
+			spec += "." + arch
+		}
+		argv = append(argv, spec)
+	}
+	_, err := m.run(ctx, "finish", argv, m.c.Timeout)
+	return err
+}
 
 // refreshRounds bounds how many repositories that do not answer are found: dnf
 // ends at the first, and is asked again without it.

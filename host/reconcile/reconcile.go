@@ -396,7 +396,7 @@ func (p *pass) prepare(ctx context.Context, provider resource.Provider, res mesh
 		if err != nil {
 			return nil, Intent{}, p.recordError(ctx, id, err)
 		}
-		return &resource.Change{Want: want, Diff: diff}, intent, nil
+		return &resource.Change{Want: want, Diff: diff, Resumed: entry.Writing}, intent, nil
 	}
 	status := mesh.StatusOK
 	if entry.Writing {

@@ -119,6 +119,9 @@ type Holder interface {
 type Change struct {
 	Want mesh.Resource
 	Diff Diff
+	// Resumed: an earlier pass was about to bring it about, and what came of that
+	// was never learned. What is found half done is then the mesh's own work.
+	Resumed bool
 }
 
 // SetProvider is a Provider that brings about several resources in one step,

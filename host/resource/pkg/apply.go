@@ -9,6 +9,7 @@ import (
 
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/host/resource"
+	"github.com/meshctl/mesh/internal/fault"
 )
 
 // adoptions is how often a command found at work is looked at anew.
@@ -51,6 +52,14 @@ func (p *Provider) applyOnce(ctx context.Context, changes []resource.Change, err
 			errs[i] = err
 			continue
 		}
+		if c.Resumed {
+			if db, err = p.finish(ctx, db, c.Want); errors.Is(err, ErrAdopted) {
+				return err
+			} else if err != nil {
+				errs[i] = err
+				continue
+			}
+		}
 		j, needed, err := p.jobFor(db, c.Want)
 		if err != nil {
 			errs[i] = err
@@ -65,6 +74,38 @@ func (p *Provider) applyOnce(ctx context.Context, changes []resource.Change, err
 		return err
 	}
 	return p.markManual(ctx, changes, errs)
+}
+
+// finish ends what an interrupted transaction of the mesh itself left: a package
+// in the version that is wanted, beside the one that was to go. Two versions of
+// whose making nothing is known are left alone.
+func (p *Provider) finish(ctx context.Context, db *database, want mesh.Resource) (*database, error) {
+	found := db.find(want.Name)
+	finisher, ok := p.manager.(Finisher)
+	if !ok || want.Package.Absent || !twice(found) {
+		return db, nil
+	}
+	stays := Target{Name: want.Name, Version: want.Package.Version}
+	if stays.Version == "" {
+		newest := slices.MaxFunc(found, func(a, b Installed) int { return p.manager.Compare(a.Version, b.Version) })
+		stays.Version = newest.Version
+	}
+	var others []string
+	for _, e := range found {
+		if !sameVersion(e.Version, stays.Version) {
+			others = append(others, e.Version)
+		}
+	}
+	if len(others) == len(found) {
+		return db, nil
+	}
+	fault.Point("pkg.before-finish")
+	if err := finisher.Finish(ctx, stays, others); err != nil {
+		return db, err
+	}
+	fault.Point("pkg.after-finish")
+	p.notes.add([]job{{target: stays}}, "an interrupted transaction was finished: %s was taken away beside %s", strings.Join(others, ", "), stays.Version)
+	return p.reread(ctx)
 }
 
 // jobFor says what has to be done for a package, if anything.
@@ -146,8 +187,10 @@ func (p *Provider) markManual(ctx context.Context, changes []resource.Change, er
 	if len(names) == 0 {
 		return nil
 	}
+	fault.Point("pkg.before-mark")
 	err = marker.Mark(ctx, names, MarkManual)
 	p.snapshot = nil
+	fault.Point("pkg.after-mark")
 	if err == nil {
 		for _, i := range which {
 			if db.has(changes[i].Want) {

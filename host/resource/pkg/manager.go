@@ -63,6 +63,14 @@ type Marker interface {
 	Mark(ctx context.Context, names []string, mark Mark) error
 }
 
+// Finisher is a Manager whose interrupted transactions can leave a package in
+// two versions.
+type Finisher interface {
+	// Finish takes the other versions of the target away, as the transaction
+	// would have done. The error is as that of Commit.
+	Finish(ctx context.Context, t Target, others []string) error
+}
+
 // Noter is a Manager that has more to say of what it did than success and
 // failure.
 type Noter interface {

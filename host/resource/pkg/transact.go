@@ -65,7 +65,9 @@ func (p *Provider) run(ctx context.Context, jobs []job, errs []error) error {
 			errs[j.index] = err
 		}
 	}
+	fault.Point("pkg.before-repair")
 	interrupted := p.manager.Repair(ctx)
+	fault.Point("pkg.after-repair")
 	if errors.Is(interrupted, ErrAdopted) {
 		return ErrAdopted
 	}
@@ -194,6 +196,7 @@ func (p *Provider) refresh(ctx context.Context) error {
 		return nil
 	}
 	err := p.manager.Refresh(ctx)
+	fault.Point("pkg.after-refresh")
 	if errors.Is(err, ErrAdopted) {
 		return err
 	}

@@ -378,3 +378,17 @@ func (m *machine) judge(want report, after versions, resources ...mesh.Resource)
 	}
 	m.last = first
 }
+
+// present100 installs a hundred packages and declares each in its version.
+func present100(m *machine) []mesh.Resource {
+	m.Helper()
+	var packs []pack
+	var rs []mesh.Resource
+	for i := range 100 {
+		p := pack{name: fmt.Sprintf("fx-%03d", i), version: "1"}
+		packs = append(packs, p)
+		rs = append(rs, present(p.name, "1-1"))
+	}
+	m.install(packs...)
+	return rs
+}

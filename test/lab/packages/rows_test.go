@@ -39,17 +39,21 @@ var allRows = slices.Concat(rowsOfLocks, rowsOfHolds, rowsOfVersions, rowsOfComp
 // usualFlavours are booted in every run; the others with -tags matrix.
 var usualFlavours = []string{"bookworm-apt", "trixie-dnf"}
 
+// flavours are those that the environment names, or the usual ones.
+func flavours() []string {
+	if only := os.Getenv("MESH_LAB_FLAVOURS"); only != "" {
+		return strings.Fields(only)
+	}
+	return usualFlavours
+}
+
 // Shows: M4, M6, M8
 func TestPackageRows(t *testing.T) {
 	l := lab.Shared(t)
 	program := buildDriver(t)
 	s := newServer(t, l)
 	k := newKey(t, "rows")
-	flavours := usualFlavours
-	if only := os.Getenv("ROWS_FLAVOURS"); only != "" {
-		flavours = strings.Fields(only)
-	}
-	for _, flavour := range flavours {
+	for _, flavour := range flavours() {
 		t.Run(flavour, func(t *testing.T) {
 			t.Parallel()
 			h := rowHost(t, l, flavour, program)
