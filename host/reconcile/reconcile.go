@@ -454,6 +454,9 @@ func (p *pass) readBack(ctx context.Context, provider resource.Provider, res mes
 	if n, ok := provider.(resource.Noter); ok {
 		note = n.Note(res)
 	}
+	if e := resource.AsError(applied); e != nil && e.Status != mesh.StatusDeferred {
+		note = strings.TrimPrefix(note+"; it is as wanted although an error was reported: "+e.Detail, "; ")
+	}
 	record := Record{Result: p.result(id, mesh.StatusChanged, "", note), Owned: owned, Units: p.follow(res)}
 	fault.Point("reconcile.before-record")
 	if err := p.record(ctx, record); err != nil {
