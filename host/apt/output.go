@@ -54,6 +54,7 @@ type verdict struct {
 var verdicts = []verdict{
 	{mesh.ReasonInterrupted, []string{"dpkg was interrupted"}, "an earlier dpkg run was interrupted"},
 	{mesh.ReasonNoSpace, []string{"No space left on device", "You don't have enough free space"}, "there is not enough space"},
+	{mesh.ReasonReadOnly, []string{"Read-only file system"}, "a file system is mounted read-only"},
 	{mesh.ReasonFileConflict, []string{"trying to overwrite '"}, "another package owns one of its files"},
 	{mesh.ReasonScript, []string{"script subprocess returned error", "script subprocess was killed", "subprocess returned error exit status"}, "a script of a package failed"},
 	{mesh.ReasonHeld, []string{"Held packages were changed", "held packages were changed"}, "the admin of this machine holds the package"},
@@ -68,7 +69,7 @@ var lockMarks = []string{"Could not get lock", "Unable to acquire the dpkg front
 var (
 	overwrites     = regexp.MustCompile(`trying to overwrite '([^']+)', which is also in package (.+)`)
 	scriptFailed   = regexp.MustCompile(`(?:new|installed|old) (\S+) package ([a-z-]+ script) subprocess returned error exit status (\d+)`)
-	relation       = regexp.MustCompile(`(?:^|\s)(Depends|PreDepends|Pre-Depends|Recommends|Conflicts|Breaks): (.+)$`)
+	relation       = regexp.MustCompile(`^\s*(?:(\S+) : )?(Depends|PreDepends|Pre-Depends|Recommends|Conflicts|Breaks): (.+)$`)
 	versionMissing = regexp.MustCompile(`Version .(\S+). for .(\S+). was not found`)
 	nameMissing    = regexp.MustCompile(`Unable to locate package (\S+)|Package '?([^\s']+)'? has no installation candidate`)
 )
@@ -128,14 +129,19 @@ func scriptError(f []string, output string) error {
 func unmet(output string) error {
 	shown := pkg.LastLines(output, reportLines)
 	var depends, conflicts []string
+	who := "it"
 	for line := range strings.Lines(output) {
 		f := relation.FindStringSubmatch(strings.TrimRight(line, "\n"))
-		switch {
-		case f == nil:
-		case f[1] == "Conflicts" || f[1] == "Breaks":
-			conflicts = append(conflicts, f[2])
-		default:
-			depends = append(depends, f[2])
+		if f == nil {
+			continue
+		}
+		if f[1] != "" {
+			who = f[1]
+		}
+		if f[2] == "Conflicts" || f[2] == "Breaks" {
+			conflicts = append(conflicts, f[3])
+		} else {
+			depends = append(depends, who+" needs "+f[3])
 		}
 	}
 	if len(depends) == 0 && len(conflicts) > 0 {
@@ -144,7 +150,7 @@ func unmet(output string) error {
 	if len(depends) == 0 {
 		depends = []string{"what it depends on"}
 	}
-	return resource.Failed(mesh.ReasonUnmet, nil, "it needs what is not to be had: %s; nothing was done", strings.Join(depends, ", ")).WithOutput(shown)
+	return resource.Failed(mesh.ReasonUnmet, nil, "what is needed is not to be had: %s; nothing was done", strings.Join(depends, ", ")).WithOutput(shown)
 }
 
 // refreshFailures reports whether apt-get update could not fetch or verify
@@ -178,6 +184,8 @@ var refreshReasons = []struct {
 	reason mesh.Reason
 	marks  []string
 }{
+	{mesh.ReasonNoSpace, []string{"No space left on device", "enough free space"}},
+	{mesh.ReasonReadOnly, []string{"Read-only file system"}},
 	{mesh.ReasonNotCurrent, []string{"is not valid yet", "is expired"}},
 	{mesh.ReasonRepositoryChanged, []string{"changed its '"}},
 	{mesh.ReasonSignature, []string{"GPG error", "NO_PUBKEY", "is not signed", "signature", "Hash Sum mismatch", "File has unexpected size"}},

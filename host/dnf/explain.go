@@ -141,7 +141,7 @@ func problem(output string) error {
 		}
 	}
 	if len(missing) > 0 {
-		return resource.Failed(mesh.ReasonUnmet, nil, "it needs what is not to be had: %s; nothing was done", strings.Join(missing, ", ")).WithOutput(shown)
+		return resource.Failed(mesh.ReasonUnmet, nil, "what is needed is not to be had: %s; nothing was done", strings.Join(missing, ", ")).WithOutput(shown)
 	}
 	if strings.Contains(output, "conflicts with") || strings.Contains(output, "obsoletes") {
 		var others []string

@@ -163,6 +163,7 @@ var verdicts = []verdict{
 	{mesh.ReasonProtected, []string{"removing the following protected packages"}, "it would remove what the system cannot do without"},
 	{mesh.ReasonNotAvailable, []string{"Unable to find a match", "No match for argument", "There are no enabled repositories"}, "no repository of this node offers it"},
 	{mesh.ReasonSignature, []string{"GPG check FAILED", "repomd.xml GPG signature verification error", "is not signed", "Signature verification", "Bad GPG signature", "you do not have any GPG public keys installed", "checksum doesn't match", "checksum does not match"}, "a signature or checksum is wrong"},
+	{mesh.ReasonReadOnly, []string{"Read-only file system"}, "a file system is mounted read-only"},
 	{mesh.ReasonNoSpace, []string{"No space left on device", "Disk Requirements", "At least ", "more space on the", "more space needed on the"}, "there is not enough space"},
 	{mesh.ReasonRepository, []string{"Failed to download metadata", "Cannot download repomd.xml", "Error downloading packages", "Failed to download packages", "Cannot prepare internal mirrorlist", "Status code: "}, "a repository could not be reached"},
 }
@@ -216,6 +217,7 @@ func refreshFailures(output string) (failed []string, signature bool) {
 		if strings.Contains(line, "GPG") || strings.Contains(line, "signature") {
 			signature = signature || strings.Contains(line, "rror") || strings.Contains(line, "Bad") || strings.Contains(line, "FAILED")
 		}
+		signature = signature || strings.Contains(line, "checksum doesn't match") || strings.Contains(line, "checksum does not match")
 		if !strings.Contains(line, "Error") && !strings.Contains(line, "Fail") {
 			continue
 		}

@@ -558,7 +558,7 @@ func (p *pass) readBack(ctx context.Context, provider resource.Provider, res mes
 	if applied != nil {
 		p.log.WarnContext(ctx, "the tool reported an error and the machine is as wanted", "resource", id, "error", applied)
 	}
-	record := Record{Result: p.result(id, mesh.StatusChanged, "", p.note(provider, res)), Owned: owned, Units: p.follow(res)}
+	record := Record{Result: p.result(id, mesh.StatusChanged, "", p.note(provider, res, applied)), Owned: owned, Units: p.follow(res)}
 	fault.Point("reconcile.before-record")
 	if err := p.record(ctx, record); err != nil {
 		return err
@@ -567,9 +567,9 @@ func (p *pass) readBack(ctx context.Context, provider resource.Provider, res mes
 	return nil
 }
 
-// note joins what was known before the write and what the provider says of it
-// afterwards.
-func (p *pass) note(provider resource.Provider, res mesh.Resource) string {
+// note joins what was known before the write, what the provider says of it
+// afterwards, and the error that it reported although all is as wanted.
+func (p *pass) note(provider resource.Provider, res mesh.Resource, applied error) string {
 	var sentences []string
 	if before := p.notes[res.ID()]; before != "" {
 		sentences = append(sentences, before)
@@ -578,6 +578,9 @@ func (p *pass) note(provider resource.Provider, res mesh.Resource) string {
 		if after := n.Note(res); after != "" {
 			sentences = append(sentences, after)
 		}
+	}
+	if e := resource.AsError(applied); e != nil && e.Status != mesh.StatusDeferred {
+		sentences = append(sentences, "it is as wanted although an error was reported: "+e.Detail)
 	}
 	return strings.Join(sentences, "; ")
 }

@@ -262,7 +262,32 @@ func (p *Provider) simulate(ctx context.Context, db *database, jobs []job) error
 	if err != nil {
 		return err
 	}
-	return judge(t, plan, db, p.manager.Compare)
+	if err := judge(t, plan, db, p.manager.Compare); err != nil {
+		return err
+	}
+	return p.against(t, plan, db)
+}
+
+// against refuses a plan that would bring what is declared absent, or another
+// version of what is declared in one: the next pass would undo it.
+func (p *Provider) against(t Transaction, plan Plan, db *database) error {
+	for _, s := range plan.Install {
+		if slices.ContainsFunc(t.Install, func(x Target) bool { return matches(x.Name, s.Name, s.Arch, db.native) }) {
+			continue
+		}
+		for _, r := range p.declared {
+			if r.Kind != mesh.KindPackage || !matches(r.Name, s.Name, s.Arch, db.native) {
+				continue
+			}
+			switch {
+			case r.Package.Absent:
+				return resource.Failed(mesh.ReasonUnmet, nil, "it would bring %s, which is declared absent; nothing was done", s.Name)
+			case r.Package.Version != "" && s.Version != "" && !sameVersion(r.Package.Version, s.Version) && len(db.find(r.Name)) > 0:
+				return resource.Failed(mesh.ReasonUnmet, nil, "it would make %s %s, which is declared as %s; nothing was done", s.Name, s.Version, r.Package.Version)
+			}
+		}
+	}
+	return nil
 }
 
 // judge compares a plan with what was asked for.

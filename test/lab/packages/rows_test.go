@@ -34,7 +34,7 @@ var rowsNotRun = map[string]string{
 	"O-104": "there is no option to remove what an installation brought along: the row's own sibling (O-103) shows that other things may use it by then. That nothing unrelated is swept away is run under its number",
 }
 
-var allRows = slices.Concat(rowsOfLocks, rowsOfHolds, rowsOfVersions, rowsOfCompany, rowsOfRepositories, rowsOfRPM, rowsOfEnvironment)
+var allRows = slices.Concat(rowsOfLocks, rowsOfHolds, rowsOfVersions, rowsOfCompany, rowsOfRepositories, rowsOfRPM, rowsOfEnvironment, rowsOfOurOwn)
 
 // usualFlavours are booted in every run; the others with -tags matrix.
 var usualFlavours = []string{"bookworm-apt", "trixie-dnf"}

@@ -82,6 +82,8 @@ func main() {
 		err = unix.Mount("tmpfs", os.Args[2], "tmpfs", 0, "size="+os.Args[3])
 	case len(os.Args) == 4 && os.Args[1] == "remount":
 		err = unix.Mount("tmpfs", os.Args[2], "tmpfs", unix.MS_REMOUNT, "size="+os.Args[3])
+	case len(os.Args) == 3 && os.Args[1] == "readonly":
+		err = unix.Mount("tmpfs", os.Args[2], "tmpfs", unix.MS_REMOUNT|unix.MS_RDONLY, "")
 	case len(os.Args) == 3 && os.Args[1] == "unmount":
 		err = unix.Unmount(os.Args[2], unix.MNT_DETACH)
 	default:
