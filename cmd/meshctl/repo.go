@@ -263,6 +263,14 @@ it, and a rotation of the key reaches every node by itself.`,
 	return cmd
 }
 
+// forEachNode is the configuration of dnf with which each node reads under its
+// own name. dnf fetches a document and its signature over two connections; by
+// the name the repository keeps them together, also for nodes that share an
+// address.
+func forEachNode(r api.Repository) string {
+	return strings.ReplaceAll(r.DnfSource, "baseurl="+r.URL+"/rpm/", "baseurl="+r.URL+"/for/${node.name}/rpm/")
+}
+
 // repositoryDeclaration writes the document.
 func repositoryDeclaration(r api.Repository, key string) string {
 	var b strings.Builder
@@ -285,12 +293,15 @@ func repositoryDeclaration(r api.Repository, key string) string {
 	}
 	for _, m := range []struct{ family, key, place, source string }{
 		{"debian", r.AptKeyFile, "/etc/apt/sources.list.d/mesh.sources", r.AptSource},
-		{"rpm", r.DnfKeyFile, "/etc/yum.repos.d/mesh.repo", r.DnfSource},
+		{"rpm", r.DnfKeyFile, "/etc/yum.repos.d/mesh.repo", forEachNode(r)},
 	} {
 		resource(path.Dir(m.key), m.family, "")
 		b.WriteString("    type: directory\n")
 		file(m.key, m.family, key, path.Dir(m.key))
 		file(m.place, m.family, m.source, m.key)
+		if m.family == "rpm" {
+			b.WriteString("    template: true\n")
+		}
 	}
 	return b.String()
 }

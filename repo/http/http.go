@@ -87,7 +87,15 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 }
 
 func (h *handler) file(w http.ResponseWriter, req *http.Request, p string) {
-	snapshot := h.pairs.choose(req.RemoteAddr, p, h.repo.Snapshot())
+	// Below for/NAME/ stands the same tree, for a client that says who it is:
+	// several behind one address are then told apart.
+	reader := ""
+	if rest, ok := strings.CutPrefix(p, "for/"); ok {
+		if name, rest, ok := strings.Cut(rest, "/"); ok && word.MatchString(name) {
+			reader, p = name, rest
+		}
+	}
+	snapshot := h.pairs.choose(req.RemoteAddr, reader, p, h.repo.Snapshot())
 	f, err := snapshot.Open(p)
 	if errors.Is(err, fs.ErrNotExist) {
 		w.Header().Set("Cache-Control", "no-cache")

@@ -135,6 +135,23 @@ func TestASignatureBelongsToTheDocumentThatTheClientFetchedBefore(t *testing.T) 
 	}
 }
 
+func TestClientsBehindOneAddressAreToldApartByTheNameThatTheyReadUnder(t *testing.T) {
+	s := newSite(t)
+	const document = "rpm/stable/repodata/repomd.xml"
+	first := body(t, s.from("192.0.2.1:1000", "/for/node-a/"+document))
+	s.publish(repotest.RPM(repotest.Spec{}))
+	second := body(t, s.from("192.0.2.1:2000", "/for/node-b/"+document))
+	// As dnf does it, the signatures come over connections of their own.
+	firstSignature := body(t, s.from("192.0.2.1:3000", "/for/node-a/"+document+".asc"))
+	secondSignature := body(t, s.from("192.0.2.1:4000", "/for/node-b/"+document+".asc"))
+	if err := s.keys.VerifyDetached([]byte(first), []byte(firstSignature)); err != nil || first == second {
+		t.Errorf("the client that began before the publish got a signature over another document: %v", err)
+	}
+	if err := s.keys.VerifyDetached([]byte(second), []byte(secondSignature)); err != nil {
+		t.Errorf("the client that began after it: %v", err)
+	}
+}
+
 func TestNamesWithPlusTildeAndCaretAreFoundRawAndEncoded(t *testing.T) {
 	s := newSite(t)
 	p := s.publish(repotest.RPM(repotest.Spec{Version: "1.0~rc1^x+y-1"}))

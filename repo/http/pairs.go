@@ -18,7 +18,8 @@ const (
 
 // pairs remembers which generation of a signed document a client was given, so
 // that the signature that it fetches next is the one over that document. The
-// client is known by its connection, or else by its address. Nothing goes wrong
+// client is known by its connection, or else by the name that it reads under, or
+// else by its address. Nothing goes wrong
 // when the memory is lost: the client gets the current signature, as it would
 // from any web server.
 type pairs struct {
@@ -52,7 +53,7 @@ func document(p string) (doc string, signature bool) {
 }
 
 // choose returns the snapshot from which a client's request is answered.
-func (s *pairs) choose(remote, p string, current repo.Snapshot) repo.Snapshot {
+func (s *pairs) choose(remote, reader, p string, current repo.Snapshot) repo.Snapshot {
 	doc, signature := document(p)
 	if doc == "" {
 		return current
@@ -60,6 +61,9 @@ func (s *pairs) choose(remote, p string, current repo.Snapshot) repo.Snapshot {
 	host, _, err := net.SplitHostPort(remote)
 	if err != nil {
 		host = remote
+	}
+	if reader != "" {
+		host = "for/" + reader // no address has a slash
 	}
 	now := s.now()
 	s.mu.Lock()
