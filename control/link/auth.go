@@ -3,13 +3,11 @@ package link
 import (
 	"bufio"
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
-	"strings"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -162,15 +160,4 @@ func (c *connection) refused(err error) mesh.Refused {
 	}
 	c.log.Error("the policy could not answer a host", "error", err)
 	return mesh.Refused{Code: mesh.CodeInternal, Message: "the control plane could not decide for a reason of its own, which its log has; trying again later may help"}
-}
-
-// AuthorizedKey writes a key as a line of authorized_keys without a comment:
-// the form in which a Policy knows keys.
-func AuthorizedKey(key ssh.PublicKey) string {
-	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key)))
-}
-
-// Fingerprint is the SHA-256 of a key in wire form, as tokens pin it.
-func Fingerprint(key ssh.PublicKey) [sha256.Size]byte {
-	return sha256.Sum256(key.Marshal())
 }
