@@ -83,6 +83,8 @@ type Control struct {
 	set *assign.Set
 	// revisions holds the newest revision of each declaration.
 	revisions map[string]Revision
+	// operators holds those who come from elsewhere, by name.
+	operators map[string]*operator
 }
 
 // node is what is kept in memory of a node. Control.mu guards it; slices, maps
@@ -144,6 +146,7 @@ func New(ctx context.Context, cfg Config) (*Control, error) {
 		nodes:         make(map[string]*node),
 		keys:          make(map[string]IdentityRecord),
 		revisions:     make(map[string]Revision),
+		operators:     make(map[string]*operator),
 	}
 	if c.compiler == nil {
 		compiler, err := assign.New()
@@ -171,6 +174,9 @@ func New(ctx context.Context, cfg Config) (*Control, error) {
 }
 
 func (c *Control) load(ctx context.Context) error {
+	if err := c.loadOperators(ctx); err != nil {
+		return err
+	}
 	revisions, err := c.store.Declarations(ctx)
 	if err != nil {
 		return fmt.Errorf("read declarations: %w", err)

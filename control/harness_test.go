@@ -18,7 +18,7 @@ import (
 	"github.com/meshctl/mesh/control/store"
 )
 
-var root = control.Caller{Name: "root", Door: "socket"}
+var root = control.Caller{Name: "root", Door: control.DoorSocket, Role: control.RoleAdmin}
 
 // plane is a control plane over a real store in a directory of the test.
 type plane struct {

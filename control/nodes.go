@@ -222,7 +222,7 @@ func (c *Control) Revoke(ctx context.Context, caller Caller, name string) error 
 	tx := RevokeTx{
 		Node:  name,
 		Event: c.event(name, EventRevoked, "revoked by "+caller.Name+"; the machine may still be running its last declaration"),
-		Audit: AuditEntry{At: now, Who: caller.Name, Door: caller.Door, What: "node revoked", Detail: name},
+		Audit: caller.entry(now, "node revoked", name),
 		At:    now,
 	}
 	if err := c.store.Revoke(ctx, tx); err != nil {

@@ -43,6 +43,13 @@ func (o operator) IssueToken(ctx context.Context, by control.Caller, req control
 	return issued, nil
 }
 
+// AddOperator tells the operator where the control plane is reached.
+func (o operator) AddOperator(ctx context.Context, by control.Caller, req control.OperatorRequest) (control.OperatorAdded, error) {
+	added, err := o.Operator.AddOperator(ctx, by, req)
+	added.Addresses = o.places.links()
+	return added, err
+}
+
 // places says where other machines find this control plane.
 type places struct {
 	config config

@@ -30,6 +30,9 @@ func (p publisher) Publish(ctx context.Context, suite string, files []api.Upload
 	incoming := make([]repo.Incoming, len(files))
 	for i, f := range files {
 		incoming[i] = repo.Incoming{Name: f.Name, Body: f.Body}
+		if f.Allow != nil {
+			incoming[i].Allow = func(p repo.Package) error { return f.Allow(p.Name) }
+		}
 	}
 	done, err := p.repo.Publish(ctx, suite, incoming)
 	if err != nil {

@@ -121,7 +121,7 @@ func serve(ctx context.Context, c config, notifier systemd.Notifier, log *slog.L
 	if err != nil {
 		return err
 	}
-	links, err := link.New(link.Config{Policy: policy, HostKey: hostKey, Log: log, Heartbeat: c.heartbeat})
+	links, err := link.New(link.Config{Policy: policy, Operators: policy, HostKey: hostKey, Log: log, Heartbeat: c.heartbeat})
 	if err != nil {
 		return err
 	}
@@ -148,6 +148,7 @@ func serve(ctx context.Context, c config, notifier systemd.Notifier, log *slog.L
 	return runStages(ctx, []stage{
 		{"watchdog", func(ctx context.Context) error { return keepWatchdog(ctx, notifier, c.socket, log) }},
 		{"operator socket", func(ctx context.Context) error { return answers.Serve(ctx, operators) }},
+		{"operators over SSH", func(ctx context.Context) error { return answers.Serve(ctx, links.Operators()) }},
 		{"links", func(ctx context.Context) error { return links.Serve(ctx, nodes) }},
 		{"repository", func(ctx context.Context) error {
 			return serveHTTP(ctx, downloads, repohttp.New(packages, repohttp.Options{Links: repohttp.Links{BaseURL: c.repositoryURL}}, log), log)
