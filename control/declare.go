@@ -338,6 +338,9 @@ func (c *Control) revision(ctx context.Context, name string, revision int64) (Re
 // PutBlob stores content under its SHA-256. The audit log says how much; what
 // it is for is said by the declaration that names it.
 func (c *Control) PutBlob(ctx context.Context, caller Caller, sha256 string, r io.Reader) error {
+	if err := caller.MayUpload(); err != nil {
+		return err
+	}
 	if !mesh.ValidDigest(sha256) {
 		return mesh.Errorf(mesh.CodeInvalid, "a blob is named by its SHA-256 in lower-case hexadecimal")
 	}
@@ -397,6 +400,10 @@ func (c *Control) IssueToken(ctx context.Context, caller Caller, req TokenReques
 	if _, err := io.ReadFull(c.rand, token.Secret[:]); err != nil {
 		return TokenIssued{}, fmt.Errorf("make a secret: %w", err)
 	}
+	reading, err := c.readingFiles(ctx, mesh.SecretHash(token.SecretText()))
+	if err != nil {
+		return TokenIssued{}, fmt.Errorf("make a credential for the repository: %w", err)
+	}
 	now := c.now()
 	record := TokenRecord{Hash: mesh.SecretHash(token.SecretText()), Name: req.Name, Labels: req.Labels, Replaces: req.Replaces, Issued: now, Expires: now.Add(ttl)}
 	entry := caller.entry(now, "token issued", describeRequest(req, record))
@@ -406,7 +413,7 @@ func (c *Control) IssueToken(ctx context.Context, caller Caller, req TokenReques
 	if parsed, err := mesh.ParseToken(token.String()); err != nil || !bytes.Equal(parsed.Secret[:], token.Secret[:]) {
 		return TokenIssued{}, mesh.Errorf(mesh.CodeInvalid, "the token would not fit: give fewer or shorter addresses")
 	}
-	return TokenIssued{Token: token.String(), Expires: record.Expires, RepositoryURL: c.repositoryURL}, nil
+	return TokenIssued{Token: token.String(), Expires: record.Expires, RepositoryURL: c.repositoryURL, Reading: reading}, nil
 }
 
 // RecordPublish notes that packages were published.

@@ -244,6 +244,7 @@ func (c *Control) Revoke(ctx context.Context, caller Caller, name string) error 
 		}
 	}
 	c.mu.Unlock()
+	c.revokeGrants(context.WithoutCancel(ctx), name, n.key)
 	if w != nil {
 		w.Close("revoked: this node was revoked by an operator")
 	}

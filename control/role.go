@@ -72,6 +72,17 @@ func (c Caller) MayDeclare(name string) error {
 	return mesh.Errorf(mesh.CodeDenied, "%s may not write the declaration %s, only %s; nothing was written", c.Name, bounded(name, 80), named(c.Limits.Declarations))
 }
 
+// MayUpload returns nil when the caller may upload content for declarations.
+func (c Caller) MayUpload() error {
+	if err := c.May(RolePublisher); err != nil {
+		return err
+	}
+	if c.Limits.None() || len(c.Limits.Declarations) > 0 {
+		return nil
+	}
+	return mesh.Errorf(mesh.CodeDenied, "%s may write no declaration, and uploads no content for one; nothing was stored", c.Name)
+}
+
 // MayPublish returns nil when the caller may change the packages of that name.
 func (c Caller) MayPublish(name string) error {
 	if err := c.May(RolePublisher); err != nil {

@@ -57,6 +57,7 @@ func TestALimitedPublisherWritesOnlyWhatIsNamed(t *testing.T) {
 			"the package web-app":     {c.caller.MayPublish("web-app") == nil, c.webApp},
 			"the package my-web-app":  {c.caller.MayPublish("my-web-app") == nil, c.other},
 			"the declaration web-app": {c.caller.MayDeclare("web-app") == nil, c.db},
+			"content":                 {c.caller.MayUpload() == nil, c.web},
 		} {
 			if got[0] != got[1] {
 				t.Errorf("%s may write %s: %v, want %v", name, what, got[0], got[1])

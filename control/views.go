@@ -76,6 +76,9 @@ type TokenIssued struct {
 	Expires time.Time `json:"expires"`
 	// RepositoryURL is where the machine finds the mesh's repository.
 	RepositoryURL string `json:"repository_url"`
+	// Reading holds, by package manager, the files with which the machine reads
+	// the repository until it is a node. Empty: the repository is open.
+	Reading map[string][]ReadingFile `json:"reading,omitempty"`
 }
 
 // Declared is the answer to a write of a named declaration.

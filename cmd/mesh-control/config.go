@@ -38,10 +38,20 @@ type config struct {
 	addresses []string
 	// repositoryURL is what machines are told. Empty: the first address.
 	repositoryURL string
-	origin        string
-	heartbeat     time.Duration
-	logLevel      slog.Level
+	// readers says who may read the repository.
+	readers   readers
+	origin    string
+	heartbeat time.Duration
+	logLevel  slog.Level
 }
+
+// readers says who may read the repository.
+type readers string
+
+const (
+	readersAnyone readers = "anyone"
+	readersNodes  readers = "nodes"
+)
 
 // key is one setting.
 type key struct {
@@ -89,6 +99,13 @@ var keys = []key{
 		u, err := url.Parse(v)
 		if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
 			return fmt.Errorf("%q is not an http or https URL", v)
+		}
+		return nil
+	})},
+	{"repository_readers", string(readersAnyone), "who may read the package repository: anyone, or only the nodes, each with a credential of its own that it is given by declaration", text(func(c *config, v string) error {
+		c.readers = readers(v)
+		if c.readers != readersAnyone && c.readers != readersNodes {
+			return fmt.Errorf("%q is neither %s nor %s", v, readersAnyone, readersNodes)
 		}
 		return nil
 	})},

@@ -93,6 +93,7 @@ func (c config) yaml() string {
 	} else {
 		line("repository_url", quote(c.repositoryURL))
 	}
+	line("repository_readers", string(c.readers))
 	line("origin", quote(c.origin))
 	line("heartbeat_seconds", fmt.Sprint(int(c.heartbeat.Seconds())))
 	line("log_level", strings.ToLower(c.logLevel.String()))

@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	mesh "github.com/meshctl/mesh"
+	"github.com/meshctl/mesh/control"
 	"github.com/meshctl/mesh/control/api"
 	"github.com/meshctl/mesh/repo"
 	repohttp "github.com/meshctl/mesh/repo/http"
@@ -101,4 +102,15 @@ func refusal(err error, next string) error {
 		code = mesh.CodeNotFound
 	}
 	return &mesh.Error{Code: code, Message: fmt.Sprintf("%v; %s", r, next), Err: err}
+}
+
+// readersOf is the policy as the repository asks who may read.
+type readersOf struct{ policy *control.Control }
+
+func (r readersOf) Admit(ctx context.Context, user, password string) error {
+	err := r.policy.AdmitReader(ctx, control.Credential{User: user, Secret: password})
+	if mesh.CodeOf(err) == mesh.CodeDenied {
+		return fmt.Errorf("%w: %w", repohttp.ErrRefused, err)
+	}
+	return err
 }
