@@ -12,6 +12,8 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -377,4 +379,68 @@ func TestOneSourceCannotTakeThePlacesOfAllOthers(t *testing.T) {
 	if _, err := io.ReadFull(other, greeting); err != nil || string(greeting) != "SSH-2.0-" {
 		t.Errorf("another source is greeted with %q, %v", greeting, err)
 	}
+}
+
+// The attack: a machine of the network that tries one token after the other.
+func TestGuessingTokensIsSlowedDownForTheGuesserAlone(t *testing.T) {
+	hostKey := newKey(t)
+	var (
+		mu  sync.Mutex
+		now = time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
+	)
+	p := &noTokens{policy: newPolicy()}
+	address := serveTCP(t, controllink.Config{Policy: p, HostKey: hostKey, Now: func() time.Time {
+		mu.Lock()
+		defer mu.Unlock()
+		return now
+	}})
+	try := func(from string) string {
+		tcp, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tcp.Close()
+		var banner string
+		_, _, _, err = ssh.NewClientConn(tcp, address, &ssh.ClientConfig{
+			User: mesh.UserEnrol, HostKeyCallback: ssh.FixedHostKey(hostKey.PublicKey()),
+			Auth:           []ssh.AuthMethod{ssh.PublicKeys(newKey(t)), ssh.Password(strings.Repeat("ab", mesh.SecretSize))},
+			BannerCallback: func(message string) error { banner = message; return nil },
+		})
+		if err == nil {
+			t.Fatal("a token that nobody issued was taken")
+		}
+		return banner
+	}
+	for i := range 10 {
+		if told := try("127.0.0.2"); strings.Contains(told, "too many") {
+			t.Fatalf("guess %d is answered with %s", i+1, told)
+		}
+	}
+
+	if told := try("127.0.0.2"); !strings.Contains(told, "too many wrong tokens") || !strings.Contains(told, string(mesh.CodeUnavailable)) {
+		t.Errorf("the eleventh guess is answered with %s", told)
+	}
+	if told := try("127.0.0.3"); strings.Contains(told, "too many") {
+		t.Errorf("another source is answered with %s", told)
+	}
+	if looked := p.looked.Load(); looked != 11 {
+		t.Errorf("%d guesses were looked at, want 10 and that of the other source", looked)
+	}
+	mu.Lock()
+	now = now.Add(time.Minute)
+	mu.Unlock()
+	if told := try("127.0.0.2"); strings.Contains(told, "too many") {
+		t.Errorf("a minute later the guesser is answered with %s", told)
+	}
+}
+
+// noTokens issued no token, and counts who asked.
+type noTokens struct {
+	*policy
+	looked atomic.Int64
+}
+
+func (p *noTokens) CheckToken(context.Context, string) error {
+	p.looked.Add(1)
+	return mesh.Errorf(mesh.CodeDenied, "this control plane issued no such token")
 }
