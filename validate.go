@@ -26,6 +26,10 @@ var (
 // digit.
 func ValidNodeName(name string) bool { return nodeName.MatchString(name) }
 
+// ValidDeclarationName reports whether name can name a declaration: lower-case
+// letters, digits and dashes, at most 63, beginning with a letter or digit.
+func ValidDeclarationName(name string) bool { return declarationName.MatchString(name) }
+
 // ValidDigest reports whether sum is a SHA-256 in lower-case hexadecimal.
 func ValidDigest(sum string) bool { return hexDigest.MatchString(sum) }
 

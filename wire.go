@@ -20,6 +20,9 @@ const (
 	// hexadecimal digits of its SHA-256 as extra data. The bytes are streamed
 	// and the channel is closed; a blob that is not known is a refused channel.
 	ChannelBlob = "blob@mesh"
+	// ChannelAPI carries HTTP of the operator API. Operators open it; their SSH
+	// user is any but those above.
+	ChannelAPI = "api@mesh"
 	// FrameLimit is the greatest length of a frame's JSON, in bytes.
 	FrameLimit = 16 << 20
 	// HeartbeatInterval is how often a host sends a heartbeat by default. A link

@@ -52,6 +52,11 @@ type Config struct {
 	Rand io.Reader
 	// Log. Nil: nothing is logged.
 	Log *slog.Logger
+	// Grants are the providers of credentials that each node has of its own.
+	Grants []Grants
+	// Readers is that of Grants whose credentials open the repository. Nil:
+	// anyone may read it.
+	Readers Grants
 	// Addresses are host:port pairs of the link; they are put into tokens.
 	Addresses []string
 	// Fingerprint is that of the link's host key; it is put into tokens.
@@ -82,6 +87,9 @@ type Control struct {
 	repositoryURL string
 	heartbeat     int
 	flushEvery    time.Duration
+	grants        []Grants
+	// readers is nil when anyone may read the repository.
+	readers Grants
 
 	// gate holds one ticket. Whoever has it may decide on declarations,
 	// enrolments and generations; nobody else changes these.
@@ -96,6 +104,8 @@ type Control struct {
 	set *assign.Set
 	// revisions holds the newest revision of each declaration.
 	revisions map[string]Revision
+	// operators holds those who come from elsewhere, by name.
+	operators map[string]*operator
 }
 
 // node is what is kept in memory of a node. Control.mu guards it; slices, maps
@@ -153,10 +163,13 @@ func New(ctx context.Context, cfg Config) (*Control, error) {
 		repositoryURL: cfg.RepositoryURL,
 		heartbeat:     cfg.HeartbeatSeconds,
 		flushEvery:    cfg.FlushInterval,
+		grants:        cfg.Grants,
+		readers:       cfg.Readers,
 		gate:          make(chan struct{}, 1),
 		nodes:         make(map[string]*node),
 		keys:          make(map[string]IdentityRecord),
 		revisions:     make(map[string]Revision),
+		operators:     make(map[string]*operator),
 	}
 	if c.compiler == nil {
 		compiler, err := assign.New()
@@ -180,10 +193,16 @@ func New(ctx context.Context, cfg Config) (*Control, error) {
 	if err := c.load(ctx); err != nil {
 		return nil, err
 	}
+	if err := c.catchUp(ctx); err != nil {
+		return nil, err
+	}
 	return c, nil
 }
 
 func (c *Control) load(ctx context.Context) error {
+	if err := c.loadOperators(ctx); err != nil {
+		return err
+	}
 	revisions, err := c.store.Declarations(ctx)
 	if err != nil {
 		return fmt.Errorf("read declarations: %w", err)
@@ -210,20 +229,32 @@ func (c *Control) load(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read nodes: %w", err)
 	}
+	good := make(map[string]string, len(identities))
+	for _, id := range identities {
+		c.keys[id.Key] = id
+		if id.Revoked.IsZero() {
+			good[id.Node] = id.Key
+		}
+	}
 	for _, r := range records {
-		n := &node{NodeRecord: r, facts: assign.NewFacts(r.Name, r.Labels, r.Profile), contact: r.LastContact, stored: r.LastContact}
+		n := &node{NodeRecord: r, key: good[r.Name], contact: r.LastContact, stored: r.LastContact}
+		n.facts = c.factsOf(ctx, n)
 		if r.State == mesh.NodeEnrolled && r.Briefing.Eligible() && !r.Retiring {
 			n.faults = c.set.Compile(n.facts).Faults
 		}
 		c.nodes[r.Name] = n
 	}
-	for _, id := range identities {
-		c.keys[id.Key] = id
-		if n := c.nodes[id.Node]; n != nil && id.Revoked.IsZero() {
-			n.key = id.Key
-		}
-	}
 	return nil
+}
+
+// factsOf returns what declarations can see of a node, and what it gets because
+// of who it is. Only an enrolled node has anything of its own.
+func (c *Control) factsOf(ctx context.Context, n *node) *assign.Facts {
+	var own assign.Own
+	if n.State == mesh.NodeEnrolled {
+		own = c.own(ctx, n.Name, n.key, n.Profile)
+	}
+	return assign.NewFacts(n.Name, n.Labels, n.Profile, own)
 }
 
 // Run stores last contacts from time to time until ctx ends, and once more

@@ -28,6 +28,9 @@ const refusalsShown = 10
 // document has faults, when a blob that it names is missing, or when it
 // contradicts another declaration on a node.
 func (c *Control) Declare(ctx context.Context, caller Caller, doc mesh.Document) (Declared, error) {
+	if err := caller.MayDeclare(doc.Declaration); err != nil {
+		return Declared{}, err
+	}
 	if ps := doc.Validate(); len(ps) > 0 {
 		return Declared{}, refused(doc.Declaration, ps)
 	}
@@ -52,6 +55,9 @@ func (c *Control) Declare(ctx context.Context, caller Caller, doc mesh.Document)
 // RemoveDeclaration writes the removal of a declaration. What it declared is
 // released on every node that it selects.
 func (c *Control) RemoveDeclaration(ctx context.Context, caller Caller, name string) (Declared, error) {
+	if err := caller.MayDeclare(name); err != nil {
+		return Declared{}, err
+	}
 	if err := c.enter(ctx); err != nil {
 		return Declared{}, err
 	}
@@ -154,6 +160,9 @@ func (c *Control) missing(ctx context.Context, doc mesh.Document) (mesh.Problems
 // write stores a revision with the generations that it causes. A nil source
 // removes the declaration. The caller has the gate.
 func (c *Control) write(ctx context.Context, caller Caller, revision Revision, source *assign.Source) (Declared, error) {
+	if err := caller.MayDeclare(revision.Name); err != nil {
+		return Declared{}, err
+	}
 	before := c.currentSet()
 	set := before.Without(revision.Name)
 	if source != nil {
@@ -171,7 +180,7 @@ func (c *Control) write(ctx context.Context, caller Caller, revision Revision, s
 	}
 	tx := DeclarationTx{
 		Revision: revision,
-		Audit:    AuditEntry{At: now, Who: caller.Name, Door: caller.Door, What: what, Detail: fmt.Sprintf("%s revision %d, %d nodes to change", revision.Name, revision.Revision, len(records))},
+		Audit:    caller.entry(now, what, fmt.Sprintf("%s revision %d, %d nodes to change", revision.Name, revision.Revision, len(records))),
 	}
 	for _, r := range records {
 		r.At = now
@@ -324,16 +333,38 @@ func (c *Control) revision(ctx context.Context, name string, revision int64) (Re
 	return r, nil
 }
 
-// PutBlob stores content under its SHA-256.
-func (c *Control) PutBlob(ctx context.Context, sha256 string, r io.Reader) error {
+// PutBlob stores content under its SHA-256. The audit log says how much; what
+// it is for is said by the declaration that names it.
+func (c *Control) PutBlob(ctx context.Context, caller Caller, sha256 string, r io.Reader) error {
+	if err := caller.MayUpload(); err != nil {
+		return err
+	}
 	if !mesh.ValidDigest(sha256) {
 		return mesh.Errorf(mesh.CodeInvalid, "a blob is named by its SHA-256 in lower-case hexadecimal")
 	}
-	err := c.blobs.Put(ctx, sha256, r)
+	counted := &counter{from: r}
+	err := c.blobs.Put(ctx, sha256, counted)
 	if errors.Is(err, ErrContent) {
 		return &mesh.Error{Code: mesh.CodeInvalid, Message: "the content that arrived does not have the SHA-256 that was named; nothing was stored; send it again", Err: err}
 	}
-	return wrap(err, "store blob %s", sha256)
+	if err != nil {
+		return fmt.Errorf("store blob %s: %w", sha256, err)
+	}
+	entry := caller.entry(c.now(), "content uploaded", fmt.Sprintf("%d bytes", counted.read))
+	return wrap(c.store.RecordAudit(ctx, entry), "store audit entry")
+}
+
+// counter counts what is read through it.
+type counter struct {
+	from io.Reader
+	read int64
+}
+
+// Read implements io.Reader.
+func (c *counter) Read(p []byte) (int, error) {
+	n, err := c.from.Read(p)
+	c.read += int64(n)
+	return n, err
 }
 
 // MissingBlobs returns those of the digests under which nothing is stored.
@@ -367,21 +398,25 @@ func (c *Control) IssueToken(ctx context.Context, caller Caller, req TokenReques
 	if _, err := io.ReadFull(c.rand, token.Secret[:]); err != nil {
 		return TokenIssued{}, fmt.Errorf("make a secret: %w", err)
 	}
+	reading, err := c.readingFiles(ctx, mesh.SecretHash(token.SecretText()))
+	if err != nil {
+		return TokenIssued{}, fmt.Errorf("make a credential for the repository: %w", err)
+	}
 	now := c.now()
 	record := TokenRecord{Hash: mesh.SecretHash(token.SecretText()), Name: req.Name, Labels: req.Labels, Replaces: req.Replaces, Issued: now, Expires: now.Add(ttl)}
-	entry := AuditEntry{At: now, Who: caller.Name, Door: caller.Door, What: "token issued", Detail: describeRequest(req, record)}
+	entry := caller.entry(now, "token issued", describeRequest(req, record))
 	if err := c.store.IssueToken(ctx, record, entry); err != nil {
 		return TokenIssued{}, fmt.Errorf("store token: %w", err)
 	}
 	if parsed, err := mesh.ParseToken(token.String()); err != nil || !bytes.Equal(parsed.Secret[:], token.Secret[:]) {
 		return TokenIssued{}, mesh.Errorf(mesh.CodeInvalid, "the token would not fit: give fewer or shorter addresses")
 	}
-	return TokenIssued{Token: token.String(), Expires: record.Expires, RepositoryURL: c.repositoryURL}, nil
+	return TokenIssued{Token: token.String(), Expires: record.Expires, RepositoryURL: c.repositoryURL, Reading: reading}, nil
 }
 
 // RecordRepository notes a change of the package repository.
 func (c *Control) RecordRepository(ctx context.Context, caller Caller, what, detail string) error {
-	entry := AuditEntry{At: c.now(), Who: caller.Name, Door: caller.Door, What: what, Detail: bounded(detail, detailLimit)}
+	entry := caller.entry(c.now(), what, bounded(detail, detailLimit))
 	return wrap(c.store.RecordAudit(ctx, entry), "store audit entry")
 }
 

@@ -180,11 +180,11 @@ func TestLargeContentTravelsAsABlobThatOnlyItsNodesCanOpen(t *testing.T) {
 	wantCode(t, "a blob of another node", err, mesh.CodeDenied)
 	_, err = p.OpenBlob(context.Background(), web.name, "../control.db")
 	wantCode(t, "a name that is no digest", err, mesh.CodeInvalid)
-	err = p.PutBlob(context.Background(), name, strings.NewReader("other"))
+	err = p.PutBlob(context.Background(), root, name, strings.NewReader("other"))
 	if err != nil {
 		t.Errorf("a blob that is there already gave %v", err)
 	}
-	err = p.PutBlob(context.Background(), strings.Repeat("a", 64), strings.NewReader("other"))
+	err = p.PutBlob(context.Background(), root, strings.Repeat("a", 64), strings.NewReader("other"))
 	wantCode(t, "content with another digest", err, mesh.CodeInvalid, "nothing was stored")
 }
 

@@ -108,7 +108,7 @@ func (c *Control) Enrol(ctx context.Context, key, secretHash, remote string, e m
 	if err := c.store.Enrol(ctx, tx); err != nil {
 		return mesh.Enrolled{}, fmt.Errorf("store enrolment: %w", err)
 	}
-	c.enrolled(tx, faults, source)
+	c.enrolled(ctx, tx, faults, source)
 	c.log.Info("node enrolled", "node", tx.Node.Name, "remote", remote, "eligible", tx.Node.Briefing.Eligible())
 	return answer(tx.Node), nil
 }
@@ -199,7 +199,8 @@ func (c *Control) enrolment(ctx context.Context, token TokenRecord, key, remote 
 	if source != nil {
 		set = set.With(source)
 	}
-	n := node{NodeRecord: tx.Node, facts: assign.NewFacts(name, tx.Node.Labels, tx.Node.Profile)}
+	n := node{NodeRecord: tx.Node, key: key}
+	n.facts = c.factsOf(ctx, &n)
 	owned, err := c.store.OwnedIDs(ctx, []string{name})
 	if err != nil {
 		return EnrolTx{}, nil, nil, fmt.Errorf("read recovery copy: %w", err)
@@ -289,9 +290,10 @@ func (c *Control) takeBundle(ctx context.Context, tx *EnrolTx, e mesh.Enrol, now
 }
 
 // enrolled notes an enrolment that is stored, and ends the former link.
-func (c *Control) enrolled(tx EnrolTx, faults []assign.Fault, source *assign.Source) {
+func (c *Control) enrolled(ctx context.Context, tx EnrolTx, faults []assign.Fault, source *assign.Source) {
+	n := &node{NodeRecord: tx.Node, key: tx.Key, faults: faults, contact: tx.At, stored: tx.At}
+	n.facts = c.factsOf(ctx, n)
 	c.mu.Lock()
-	n := &node{NodeRecord: tx.Node, facts: assign.NewFacts(tx.Node.Name, tx.Node.Labels, tx.Node.Profile), key: tx.Key, faults: faults, contact: tx.At, stored: tx.At}
 	var former Waker
 	if old := c.nodes[n.Name]; old != nil && old.live != nil {
 		former = old.live.waker
@@ -308,6 +310,9 @@ func (c *Control) enrolled(tx EnrolTx, faults []assign.Fault, source *assign.Sou
 		c.set = c.set.With(source)
 	}
 	c.mu.Unlock()
+	for _, key := range tx.RevokeKeys {
+		c.revokeGrants(context.WithoutCancel(ctx), n.Name, key)
+	}
 	c.written(tx.Generation)
 	if former != nil {
 		former.Close("revoked: another machine has taken the place of this node; it is not part of the mesh any more")

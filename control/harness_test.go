@@ -18,7 +18,7 @@ import (
 	"github.com/meshctl/mesh/control/store"
 )
 
-var root = control.Caller{Name: "root", Door: "socket"}
+var root = control.Caller{Name: "root", Door: control.DoorSocket, Role: control.RoleAdmin}
 
 // plane is a control plane over a real store in a directory of the test.
 type plane struct {
@@ -28,6 +28,8 @@ type plane struct {
 	store *store.Store
 	blobs *store.Blobs
 	wrap  func(control.Store) control.Store
+	// readers makes the repository readable by nodes alone.
+	readers control.Grants
 
 	mu  sync.Mutex
 	now time.Time
@@ -54,7 +56,12 @@ func (p *plane) start() {
 	if p.wrap != nil {
 		s = p.wrap(s)
 	}
+	var grants []control.Grants
+	if p.readers != nil {
+		grants = []control.Grants{p.readers}
+	}
 	p.Control, err = control.New(context.Background(), control.Config{
+		Grants: grants, Readers: p.readers,
 		Store: s, Blobs: p.blobs, Now: p.clock, Addresses: []string{"control.example:7022"},
 		Fingerprint: sha256.Sum256([]byte("host key")), RepositoryURL: "http://control.example:7080",
 	})

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	mesh "github.com/meshctl/mesh"
-	"github.com/meshctl/mesh/control/assign"
 )
 
 // controlPackage is the package of the control plane itself. A node on which the
@@ -155,8 +154,10 @@ func (c *Control) end(ctx context.Context, tx LeaveTx, reason string) error {
 		return fmt.Errorf("store that %s is %s: %w", tx.Node, tx.State, err)
 	}
 	var w Waker
+	var ended string
 	c.note(tx.Node, func(m *node) {
 		m.State, m.faults = tx.State, nil
+		ended = m.key
 		if m.live != nil {
 			w = m.live.waker
 		}
@@ -169,6 +170,7 @@ func (c *Control) end(ctx context.Context, tx LeaveTx, reason string) error {
 		}
 	})
 	c.log.Info("node left", "node", tx.Node, "state", tx.State)
+	c.revokeGrants(context.WithoutCancel(ctx), tx.Node, ended)
 	if w != nil {
 		w.Close(reason)
 	}
@@ -208,7 +210,8 @@ func (c *Control) Label(ctx context.Context, caller Caller, name string, set map
 	if len(labels) > labelLimit {
 		return nil, mesh.Errorf(mesh.CodeInvalid, "a node has at most %d labels; no label was changed", labelLimit)
 	}
-	n.Labels, n.facts = labels, assign.NewFacts(name, labels, n.Profile)
+	n.Labels = labels
+	n.facts = c.factsOf(ctx, &n)
 	record, faults, err := c.decide(ctx, n, occasionLearned)
 	if err != nil {
 		return nil, err
@@ -314,7 +317,7 @@ func (c *Control) note(name string, change func(*node)) {
 }
 
 func (c *Control) entry(caller Caller, what, detail string) AuditEntry {
-	return AuditEntry{At: c.now(), Who: caller.Name, Door: caller.Door, What: what, Detail: bounded(detail, detailLimit)}
+	return caller.entry(c.now(), what, bounded(detail, detailLimit))
 }
 
 // Events returns what happened lately on one node, or on all when name is empty,

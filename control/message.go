@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	mesh "github.com/meshctl/mesh"
-	"github.com/meshctl/mesh/control/assign"
 )
 
 // What is kept of the words that a node sends.
@@ -313,7 +312,7 @@ func (c *Control) learn(ctx context.Context, tx FactsTx) error {
 	}
 	if tx.Profile != nil {
 		n.Profile, n.ProfileDigest = *tx.Profile, tx.ProfileDigest
-		n.facts = assign.NewFacts(n.Name, n.Labels, n.Profile)
+		n.facts = c.factsOf(ctx, &n)
 	}
 	eligible := n.Briefing.Eligible()
 	if tx.Briefing != nil {

@@ -21,11 +21,33 @@ type Store interface {
 	NodeStore
 	DeclarationStore
 	ReportStore
+	OperatorStore
 
 	// Audit returns the newest entries first, at most limit.
 	Audit(ctx context.Context, limit int) ([]AuditEntry, error)
 	// RecordAudit adds one entry.
 	RecordAudit(ctx context.Context, entry AuditEntry) error
+}
+
+// OperatorStore keeps the operators who come from elsewhere.
+type OperatorStore interface {
+	// Operators returns those who are registered, by name.
+	Operators(ctx context.Context) ([]OperatorRecord, error)
+	// AddOperator stores an operator whose name and key nobody has.
+	AddOperator(ctx context.Context, operator OperatorRecord, entry AuditEntry) error
+	// RemoveOperator forgets an operator; ErrNotFound when there is none.
+	RemoveOperator(ctx context.Context, name string, entry AuditEntry) error
+}
+
+// OperatorRecord is what is stored of an operator.
+type OperatorRecord struct {
+	Name string
+	// Key is the line of an authorized_keys file, without a comment.
+	Key    string
+	Role   Role
+	Limits Limits
+	Added  time.Time
+	By     string
 }
 
 // NodeStore keeps nodes, their identities, tokens and what is known of them.

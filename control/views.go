@@ -8,10 +8,53 @@ import (
 
 // Caller is who asks, and through which door; every write is recorded with it.
 type Caller struct {
-	// Name of the operator, as in "root" or "uid 1000".
-	Name string `json:"name"`
+	// Name of the operator, as in "root", "uid 1000" or "anna".
+	Name string
 	// Door is "socket" or "ssh".
-	Door string `json:"door"`
+	Door string
+	// Key is the fingerprint of the key that was proved. Empty: none was needed.
+	Key string
+	// Role is what the caller may ask for. Empty: nothing.
+	Role Role
+	// Limits of a publisher. Zero: none.
+	Limits Limits
+}
+
+// The doors through which operators come.
+const (
+	DoorSocket = "socket"
+	DoorSSH    = "ssh"
+)
+
+// OperatorRequest registers an operator who comes from elsewhere.
+type OperatorRequest struct {
+	Name string `json:"name"`
+	// Key is a line of authorized_keys; a comment at its end is dropped.
+	Key  string `json:"key"`
+	Role Role   `json:"role"`
+	Limits
+}
+
+// OperatorView is a registered operator.
+type OperatorView struct {
+	Name string `json:"operator"`
+	Role Role   `json:"role"`
+	Limits
+	// Key is the fingerprint.
+	Key   string    `json:"key"`
+	Added time.Time `json:"added"`
+	By    string    `json:"by"`
+}
+
+// OperatorAdded is the answer to the registration of an operator.
+type OperatorAdded struct {
+	OperatorView
+	// Changed is false when the same operator was registered already.
+	Changed bool `json:"changed"`
+	// Addresses are host:port pairs at which the control plane is reached, and
+	// Fingerprint that of its key, which the operator has to pin.
+	Addresses   []string `json:"addresses"`
+	Fingerprint string   `json:"fingerprint"`
 }
 
 // TokenRequest asks for a token.
@@ -33,6 +76,9 @@ type TokenIssued struct {
 	Expires time.Time `json:"expires"`
 	// RepositoryURL is where the machine finds the mesh's repository.
 	RepositoryURL string `json:"repository_url"`
+	// Reading holds, by package manager, the files with which the machine reads
+	// the repository until it is a node. Empty: the repository is open.
+	Reading map[string][]ReadingFile `json:"reading,omitempty"`
 }
 
 // Declared is the answer to a write of a named declaration.
@@ -178,9 +224,11 @@ type EventView struct {
 
 // AuditEntry is one write.
 type AuditEntry struct {
-	At     time.Time `json:"at"`
-	Who    string    `json:"who"`
-	Door   string    `json:"door"`
-	What   string    `json:"what"`
-	Detail string    `json:"detail,omitempty"`
+	At   time.Time `json:"at"`
+	Who  string    `json:"who"`
+	Door string    `json:"door"`
+	// Key is the fingerprint of the operator's key. Empty: no key was needed.
+	Key    string `json:"key,omitempty"`
+	What   string `json:"what"`
+	Detail string `json:"detail,omitempty"`
 }

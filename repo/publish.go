@@ -37,6 +37,13 @@ func (r *Repo) Publish(ctx context.Context, suite string, files []Incoming) (Pub
 		return Published{}, err
 	}
 	fault.Point("repo.after-stage")
+	for i, s := range all {
+		if allow := files[i].Allow; allow != nil {
+			if err := allow(s.rec.Package); err != nil {
+				return Published{}, err
+			}
+		}
+	}
 	out := Published{Suite: suite}
 	gen, err := r.commit(ctx, func(d *draft) error {
 		out.Files = nil

@@ -284,6 +284,9 @@ type Incoming struct {
 	Name string
 	// Body is read once, to its end. The caller closes it.
 	Body io.Reader
+	// Allow is asked with what was read out of the file before anything is
+	// published; its error is that of the publish. Nil: everything is allowed.
+	Allow func(Package) error
 }
 
 // Outcome is what a publish did with one file.

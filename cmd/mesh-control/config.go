@@ -38,9 +38,11 @@ type config struct {
 	addresses []string
 	// repositoryURL is what machines are told. Empty: the first address.
 	repositoryURL string
-	origin        string
-	heartbeat     time.Duration
-	logLevel      slog.Level
+	// readers says who may read the repository.
+	readers   readers
+	origin    string
+	heartbeat time.Duration
+	logLevel  slog.Level
 	// certificate and certificateKey are files. Empty: the repository is served
 	// without TLS, which its signatures do not need.
 	certificate, certificateKey string
@@ -51,6 +53,14 @@ type config struct {
 	// maxPackage is the largest package in bytes.
 	maxPackage int64
 }
+
+// readers says who may read the repository.
+type readers string
+
+const (
+	readersAnyone readers = "anyone"
+	readersNodes  readers = "nodes"
+)
 
 // key is one setting.
 type key struct {
@@ -131,6 +141,13 @@ var keys = []key{
 			return fmt.Errorf("%q is not a whole number from 1 to %d", v, 1<<20)
 		}
 		c.maxPackage = int64(n) << 20
+		return nil
+	})},
+	{"repository_readers", string(readersAnyone), "who may read the package repository: anyone, or only the nodes, each with a credential of its own that it is given by declaration", text(func(c *config, v string) error {
+		c.readers = readers(v)
+		if c.readers != readersAnyone && c.readers != readersNodes {
+			return fmt.Errorf("%q is neither %s nor %s", v, readersAnyone, readersNodes)
+		}
 		return nil
 	})},
 	{"origin", "mesh", "name of this mesh, in the repository's metadata and its key; decided before the first start", text(func(c *config, v string) error {

@@ -49,6 +49,7 @@ func TestWhatConfigCheckShowsIsAConfigurationThatMeansTheSame(t *testing.T) {
 link_listen: "10.0.0.1:22"
 addresses: [mesh.example.org:7022, "[2001:db8::5]:7022"]
 repository_url: https://pkg.example.org/mesh/
+repository_readers: nodes
 origin: Example "one"
 heartbeat_seconds: 5
 log_level: debug

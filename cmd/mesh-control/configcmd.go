@@ -103,6 +103,7 @@ func (c config) yaml() string {
 	line("repository_keep", fmt.Sprint(c.keep))
 	line("repository_valid_days", fmt.Sprint(int(c.validFor/(24*time.Hour))))
 	line("repository_max_package_mib", fmt.Sprint(c.maxPackage>>20))
+	line("repository_readers", string(c.readers))
 	line("origin", quote(c.origin))
 	line("heartbeat_seconds", fmt.Sprint(int(c.heartbeat.Seconds())))
 	line("log_level", strings.ToLower(c.logLevel.String()))

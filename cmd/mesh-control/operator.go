@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 
 	mesh "github.com/meshctl/mesh"
@@ -43,6 +44,13 @@ func (o operator) IssueToken(ctx context.Context, by control.Caller, req control
 	return issued, nil
 }
 
+// AddOperator tells the operator where the control plane is reached.
+func (o operator) AddOperator(ctx context.Context, by control.Caller, req control.OperatorRequest) (control.OperatorAdded, error) {
+	added, err := o.Operator.AddOperator(ctx, by, req)
+	added.Addresses = o.places.links()
+	return added, err
+}
+
 // places says where other machines find this control plane.
 type places struct {
 	config config
@@ -65,15 +73,7 @@ func (p places) repository() (string, error) {
 	if p.config.repositoryURL != "" {
 		return p.config.repositoryURL, nil
 	}
-	candidates := reachable(p.pool, p.own())
-	if len(p.config.addresses) > 0 {
-		// Told addresses are the ones that work from elsewhere.
-		host, _, err := net.SplitHostPort(p.config.addresses[0])
-		_, port, poolErr := net.SplitHostPort(p.pool.String())
-		if err == nil && poolErr == nil {
-			candidates = []string{net.JoinHostPort(host, port)}
-		}
-	}
+	candidates := p.pools()
 	if len(candidates) == 0 {
 		return "", mesh.Errorf(mesh.CodeUnavailable, "this machine has no address at which another could reach its repository; set repository_url in %s", defaultConfigFile)
 	}
@@ -81,4 +81,36 @@ func (p places) repository() (string, error) {
 		return "https://" + candidates[0], nil
 	}
 	return "http://" + candidates[0], nil
+}
+
+// pools lists host:port pairs of the repository; none when this machine has no
+// address.
+func (p places) pools() []string {
+	// Told addresses are the ones that work from elsewhere.
+	_, port, err := net.SplitHostPort(p.pool.String())
+	if len(p.config.addresses) == 0 || err != nil {
+		return reachable(p.pool, p.own())
+	}
+	var pools []string
+	for _, a := range p.config.addresses {
+		if host, _, err := net.SplitHostPort(a); err == nil {
+			pools = append(pools, net.JoinHostPort(host, port))
+		}
+	}
+	return pools
+}
+
+// repositories lists every URL under which a machine may know the repository,
+// without a slash at the end.
+func (p places) repositories() []string {
+	var urls []string
+	if p.config.repositoryURL != "" {
+		urls = append(urls, p.config.repositoryURL)
+	}
+	for _, pool := range p.pools() {
+		if url := "http://" + pool; !slices.Contains(urls, url) {
+			urls = append(urls, url)
+		}
+	}
+	return urls
 }

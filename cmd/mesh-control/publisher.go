@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	mesh "github.com/meshctl/mesh"
+	"github.com/meshctl/mesh/control"
 	"github.com/meshctl/mesh/control/api"
 	"github.com/meshctl/mesh/repo"
 	repohttp "github.com/meshctl/mesh/repo/http"
@@ -33,6 +34,9 @@ func (p publisher) Publish(ctx context.Context, suite string, files []api.Upload
 	incoming := make([]repo.Incoming, len(files))
 	for i, f := range files {
 		incoming[i] = repo.Incoming{Name: f.Name, Body: f.Body}
+		if f.Allow != nil {
+			incoming[i].Allow = func(p repo.Package) error { return f.Allow(p.Name) }
+		}
 	}
 	done, err := p.repo.Publish(ctx, suite, incoming)
 	if err != nil {
@@ -106,4 +110,15 @@ func refusal(err error, next string) error {
 		code = mesh.CodeNotFound
 	}
 	return &mesh.Error{Code: code, Message: fmt.Sprintf("%v; %s", r, next), Err: err}
+}
+
+// readersOf is the policy as the repository asks who may read.
+type readersOf struct{ policy *control.Control }
+
+func (r readersOf) Admit(ctx context.Context, user, password string) error {
+	err := r.policy.AdmitReader(ctx, control.Credential{User: user, Secret: password})
+	if mesh.CodeOf(err) == mesh.CodeDenied {
+		return fmt.Errorf("%w: %w", repohttp.ErrRefused, err)
+	}
+	return err
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/meshctl/mesh/control"
 	"github.com/meshctl/mesh/control/api"
+	"github.com/meshctl/mesh/control/grant"
 	"github.com/meshctl/mesh/control/link"
 	"github.com/meshctl/mesh/control/store"
 	"github.com/meshctl/mesh/internal/cli"
@@ -117,15 +118,27 @@ func serve(ctx context.Context, c config, notifier systemd.Notifier, log *slog.L
 	}
 	where := places{config: c, link: nodes.Addr(), pool: downloads.Addr(), own: ownAddresses}
 
-	policy, err := control.New(ctx, control.Config{
-		Store: db, Blobs: blobs, Log: log,
-		Fingerprint:      link.Fingerprint(hostKey.PublicKey()),
-		HeartbeatSeconds: int(c.heartbeat / time.Second),
-	})
+	credentials, err := grant.Open(keys, where.repositories)
 	if err != nil {
 		return err
 	}
-	links, err := link.New(link.Config{Policy: policy, HostKey: hostKey, Log: log, Heartbeat: c.heartbeat})
+	settings := control.Config{
+		Store: db, Blobs: blobs, Log: log,
+		Fingerprint:      link.Fingerprint(hostKey.PublicKey()),
+		HeartbeatSeconds: int(c.heartbeat / time.Second),
+	}
+	pages := repohttp.Options{Links: repohttp.Links{BaseURL: c.repositoryURL}}
+	if c.readers == readersNodes {
+		settings.Grants, settings.Readers = []control.Grants{credentials}, credentials
+	}
+	policy, err := control.New(ctx, settings)
+	if err != nil {
+		return err
+	}
+	if c.readers == readersNodes {
+		pages.Readers = readersOf{policy}
+	}
+	links, err := link.New(link.Config{Policy: policy, Operators: policy, HostKey: hostKey, Log: log, Heartbeat: c.heartbeat})
 	if err != nil {
 		return err
 	}
@@ -154,9 +167,10 @@ func serve(ctx context.Context, c config, notifier systemd.Notifier, log *slog.L
 	return runStages(ctx, []stage{
 		{"watchdog", func(ctx context.Context) error { return keepWatchdog(ctx, notifier, c.socket, log) }},
 		{"operator socket", func(ctx context.Context) error { return answers.Serve(ctx, operators) }},
+		{"operators over SSH", func(ctx context.Context) error { return answers.Serve(ctx, links.Operators()) }},
 		{"links", func(ctx context.Context) error { return links.Serve(ctx, nodes) }},
 		{"repository", func(ctx context.Context) error {
-			return serveHTTP(ctx, secure(downloads, certificate), repohttp.New(packages, repohttp.Options{Links: repohttp.Links{BaseURL: c.repositoryURL}}, log), log)
+			return serveHTTP(ctx, secure(downloads, certificate), repohttp.New(packages, pages, log), log)
 		}},
 		{"upkeep of the repository", care.run},
 		{"policy", policy.Run},

@@ -35,9 +35,9 @@ first. What was only read is not listed.`,
 		}
 		rows := make([][]string, len(entries))
 		for i, e := range entries {
-			rows[i] = []string{stamp(e.At), e.Who, e.Door, e.What, e.Detail}
+			rows[i] = []string{stamp(e.At), e.Who, e.Door, orDash(e.Key), e.What, e.Detail}
 		}
-		return table(d.stdout, "AT|WHO|DOOR|WHAT|DETAIL", rows)
+		return table(d.stdout, "AT|WHO|DOOR|KEY|WHAT|DETAIL", rows)
 	}
 	return cmd
 }

@@ -50,6 +50,14 @@ func newDesk(t *testing.T) *desk {
 	return d
 }
 
+// getenv is an environment that names the socket and nothing else.
+func (d *desk) getenv(name string) string {
+	if name == "MESH_SOCKET" {
+		return d.socket
+	}
+	return ""
+}
+
 // answer is what a run of meshctl left behind.
 type answer struct {
 	stdout, stderr string
@@ -68,15 +76,10 @@ func (d *desk) runContext(ctx context.Context, args ...string) answer {
 	var stdout, stderr bytes.Buffer
 	root := newRootCommand(deps{
 		stdout: &stdout, stderr: &stderr,
-		getenv: func(name string) string {
-			if name == "MESH_SOCKET" {
-				return d.socket
-			}
-			return ""
-		},
-		now:  func() time.Time { return noon },
-		load: d.load,
-		poll: time.Millisecond,
+		getenv: d.getenv,
+		now:    func() time.Time { return noon },
+		load:   d.load,
+		poll:   time.Millisecond,
 	})
 	root.SetArgs(args)
 	err := cli.Execute(ctx, root)
@@ -207,7 +210,7 @@ func (d *desk) runTicking(t *testing.T, args ...string) answer {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	clock := noon
-	root := newRootCommand(deps{stdout: &stdout, stderr: &stderr, getenv: func(string) string { return d.socket },
+	root := newRootCommand(deps{stdout: &stdout, stderr: &stderr, getenv: d.getenv,
 		now: func() time.Time { clock = clock.Add(time.Second); return clock }, load: d.load, poll: time.Millisecond})
 	root.SetArgs(args)
 	err := cli.Execute(t.Context(), root)
@@ -446,7 +449,7 @@ func TestAWrongCommandLineIsToldFromARefusal(t *testing.T) {
 
 func TestEveryCommandHasAHelpThatExplainsIt(t *testing.T) {
 	d := newDesk(t)
-	root := newRootCommand(deps{getenv: func(string) string { return d.socket }})
+	root := newRootCommand(deps{getenv: d.getenv})
 	commands := root.Commands()
 	for len(commands) > 0 {
 		cmd := commands[0]

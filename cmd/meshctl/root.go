@@ -6,7 +6,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/meshctl/mesh/control/api"
 	"github.com/meshctl/mesh/internal/cli"
 )
 
@@ -25,9 +24,10 @@ type deps struct {
 const rootLong = `meshctl asks the control plane of a mesh and shows the answer: it hands out
 tokens, writes declarations, publishes packages and lists nodes.
 
-It speaks with the control plane through a unix socket on the same machine,
-which root and members of the group mesh-admin may use. Data goes to standard
-output; everything that is said about it goes to standard error.
+Data goes to standard output; everything that is said about it goes to standard
+error.
+
+` + doorHelp + `
 
 ` + cli.ExitHelp
 
@@ -42,7 +42,7 @@ func newRootCommand(d deps) *cobra.Command {
 	}
 	root.SetOut(d.stdout)
 	root.SetErr(d.stderr)
-	root.PersistentFlags().String("socket", "", "the control plane's socket, a `PATH`; without it the variable MESH_SOCKET, then "+api.DefaultSocket)
+	addDoorFlags(root)
 	root.AddCommand(
 		newTokenCommand(d),
 		newDeclareCommand(d),
@@ -54,24 +54,12 @@ func newRootCommand(d deps) *cobra.Command {
 		newNodesCommand(d),
 		newNodeCommand(d),
 		newEventsCommand(d),
+		newOperatorCommand(d),
 		newAuditCommand(d),
 		newVersionCommand(d),
 	)
 	cli.AddManCommand(root)
 	return root
-}
-
-// client makes the client for the socket that the flag, the environment or the
-// default names, in this order.
-func (d deps) client(cmd *cobra.Command) *api.Client {
-	socket := api.DefaultSocket
-	if env := d.getenv("MESH_SOCKET"); env != "" {
-		socket = env
-	}
-	if flag := cmd.Flag("socket"); flag != nil && flag.Value.String() != "" {
-		socket = flag.Value.String()
-	}
-	return api.NewClient(socket)
 }
 
 // output adds -o to cmd, and returns how to read it after parsing.

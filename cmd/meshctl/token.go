@@ -102,8 +102,8 @@ func printToken(stdout, stderr io.Writer, t api.TokenAnswer) error {
 	}
 	r := *t.Repository
 	for _, w := range []struct{ title, commands string }{
-		{"On a machine with apt, as root:", aptCommands(r, t.Token)},
-		{"On a machine with dnf, as root:", dnfCommands(r, t.Token)},
+		{"On a machine with apt, as root:", aptCommands(r, t)},
+		{"On a machine with dnf, as root:", dnfCommands(r, t)},
 	} {
 		if _, err := fmt.Fprintf(stdout, "\n# %s\n%s", w.title, w.commands); err != nil {
 			return fmt.Errorf("print the commands: %w", err)
@@ -114,25 +114,37 @@ func printToken(stdout, stderr io.Writer, t api.TokenAnswer) error {
 
 // aptCommands needs nothing on the machine but apt: its own helper fetches the
 // key and refuses any other.
-func aptCommands(r api.Repository, token string) string {
+func aptCommands(r api.Repository, t api.TokenAnswer) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "install -d -m 0755 %s\n", dir(r.AptKeyFile))
 	fmt.Fprintf(&b, "/usr/lib/apt/apt-helper -o APT::Sandbox::User=root download-file %s %s SHA256:%s\n", r.KeyURL, r.AptKeyFile, r.KeySHA256)
 	b.WriteString(hereDocument("/etc/apt/sources.list.d/mesh.sources", r.AptSource))
+	b.WriteString(credentialCommands(t.Reading["apt"]))
 	b.WriteString("apt-get update\napt-get install -y mesh-host\n")
-	fmt.Fprintf(&b, "mesh-host enrol %s\n", token)
+	fmt.Fprintf(&b, "mesh-host enrol %s\n", t.Token)
 	return b.String()
 }
 
-func dnfCommands(r api.Repository, token string) string {
+func dnfCommands(r api.Repository, t api.TokenAnswer) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "install -d -m 0755 %s\n", dir(r.DnfKeyFile))
 	fmt.Fprintf(&b, "curl -fsS -o %s %s\n", r.DnfKeyFile, r.KeyURL)
 	// A key that is another one must not stay: dnf takes the file that is there.
 	fmt.Fprintf(&b, "echo '%s  %s' | sha256sum --check || rm -f %s\n", r.KeySHA256, r.DnfKeyFile, r.DnfKeyFile)
 	b.WriteString(hereDocument("/etc/yum.repos.d/mesh.repo", r.DnfSource))
+	b.WriteString(credentialCommands(t.Reading["dnf"]))
 	b.WriteString("dnf install -y mesh-host\n")
-	fmt.Fprintf(&b, "mesh-host enrol %s\n", token)
+	fmt.Fprintf(&b, "mesh-host enrol %s\n", t.Token)
+	return b.String()
+}
+
+// credentialCommands writes the files with which a machine reads the repository
+// until it is a node, so that no other user of it can.
+func credentialCommands(files []control.ReadingFile) string {
+	var b strings.Builder
+	for _, f := range files {
+		fmt.Fprintf(&b, "install -d -m 0755 %s\ninstall -m 0600 /dev/null %s\n%s", dir(f.Path), f.Path, hereDocument(f.Path, f.Content))
+	}
 	return b.String()
 }
 

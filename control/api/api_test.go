@@ -159,7 +159,7 @@ func ask(t *testing.T, operator *apitest.Operator, method, path, body string) (i
 	t.Helper()
 	s := api.New(api.Config{Operator: operator, Publisher: &apitest.Publisher{}, Log: slog.New(slog.DiscardHandler)})
 	r := httptest.NewRequest(method, path, strings.NewReader(body))
-	r = r.WithContext(api.WithCaller(r.Context(), control.Caller{Name: "root", Door: "socket"}))
+	r = r.WithContext(api.WithCaller(r.Context(), control.Caller{Name: "root", Door: control.DoorSocket, Role: control.RoleAdmin}))
 	w := httptest.NewRecorder()
 	s.ServeHTTP(w, r)
 	return w.Code, w.Body.String()

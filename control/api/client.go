@@ -31,8 +31,21 @@ const DefaultSocket = "/run/mesh-control/api.sock"
 // the control plane said, or for not reaching it, is a *mesh.Error. It is safe
 // for concurrent use.
 type Client struct {
+	// socket is the path of a unix socket; empty for another door.
 	socket string
-	http   *http.Client
+	// where names the control plane in messages.
+	where string
+	http  *http.Client
+	close func() error
+}
+
+// Dialer opens connections on which a control plane answers HTTP. Its errors
+// that are *mesh.Error reach the operator as they are. It is safe for
+// concurrent use.
+type Dialer interface {
+	DialContext(ctx context.Context) (net.Conn, error)
+	// Close ends what is open. It is called once.
+	Close() error
 }
 
 // NewClient makes a client of the control plane that answers at the socket. It
@@ -41,16 +54,33 @@ func NewClient(socket string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}
-	return &Client{socket: socket, http: &http.Client{Transport: &http.Transport{
+	return &Client{socket: socket, where: socket, http: clientOver(dial)}
+}
+
+// NewClientOver makes a client of the control plane that the dialer reaches;
+// where names it in messages. The client closes the dialer.
+func NewClientOver(d Dialer, where string) *Client {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return d.DialContext(ctx) }
+	return &Client{where: where, http: clientOver(dial), close: d.Close}
+}
+
+func clientOver(dial func(ctx context.Context, network, address string) (net.Conn, error)) *http.Client {
+	return &http.Client{Transport: &http.Transport{
 		DialContext:           dial,
 		MaxIdleConns:          2,
 		IdleConnTimeout:       30 * time.Second,
 		ExpectContinueTimeout: 10 * time.Second,
-	}}}
+	}}
 }
 
-// Close drops the connections that are idle.
-func (c *Client) Close() { c.http.CloseIdleConnections() }
+// Close drops the connections that are idle, and the dialer.
+func (c *Client) Close() {
+	c.http.CloseIdleConnections()
+	if c.close != nil {
+		// Nothing more is asked; how the connection ends changes nothing.
+		_ = c.close()
+	}
+}
 
 // Health asks whether the control plane works, and which version it is.
 func (c *Client) Health(ctx context.Context) (Health, error) {
@@ -100,6 +130,21 @@ func (c *Client) Node(ctx context.Context, name string) (control.NodeDetail, err
 // Revoke ends the identity of a node for good.
 func (c *Client) Revoke(ctx context.Context, name string) error {
 	return c.call(ctx, http.MethodPost, "/v1/nodes/"+url.PathEscape(name)+"/revoke", nil, nil)
+}
+
+// AddOperator registers an operator.
+func (c *Client) AddOperator(ctx context.Context, req control.OperatorRequest) (control.OperatorAdded, error) {
+	return ask[control.OperatorAdded](ctx, c, http.MethodPost, "/v1/operators", req)
+}
+
+// RemoveOperator ends an operator.
+func (c *Client) RemoveOperator(ctx context.Context, name string) error {
+	return c.call(ctx, http.MethodDelete, "/v1/operators/"+url.PathEscape(name), nil, nil)
+}
+
+// Operators lists the registered operators.
+func (c *Client) Operators(ctx context.Context) ([]control.OperatorView, error) {
+	return ask[[]control.OperatorView](ctx, c, http.MethodGet, "/v1/operators", nil)
 }
 
 // Audit returns at most limit entries, newest first; zero: a hundred.
@@ -217,7 +262,7 @@ func (c *Client) send(ctx context.Context, method, path, contentType string, bod
 func refusal(status int, data []byte) error {
 	var e mesh.Error
 	if err := json.Unmarshal(data, &e); err != nil || e.Code == "" || e.Message == "" {
-		return mesh.Errorf(mesh.CodeInternal, "what answered with status %d is not a control plane; check --socket", status)
+		return mesh.Errorf(mesh.CodeInternal, "what answered with status %d is not a control plane; check --socket and --control", status)
 	}
 	return &e
 }
@@ -225,8 +270,13 @@ func refusal(status int, data []byte) error {
 // unreachable says why the control plane was not asked, and what to do.
 func (c *Client) unreachable(ctx context.Context, err error) error {
 	e := &mesh.Error{Code: mesh.CodeUnavailable, Err: err}
-	var file *fs.PathError
+	var (
+		file *fs.PathError
+		told *mesh.Error
+	)
 	switch {
+	case errors.As(err, &told):
+		return told
 	case errors.As(err, &file):
 		// The body came from a file, and the file is at fault.
 		e.Code = mesh.CodeInvalid
@@ -234,6 +284,8 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		e.Err = ctx.Err()
 		e.Message = "given up before the control plane answered; whether it did what was asked is not known: look, then ask again"
+	case c.socket == "":
+		e.Message = fmt.Sprintf("the control plane at %s did not answer: %v; whether it did what was asked is not known: look, then ask again", c.where, err)
 	case errors.Is(err, fs.ErrNotExist):
 		e.Message = fmt.Sprintf("no control plane answers at %s: there is no such socket; start it with `systemctl start mesh-control`, or name its socket with --socket", c.socket)
 	case errors.Is(err, syscall.ECONNREFUSED):

@@ -87,6 +87,23 @@ func (s *Server) revoke(r *http.Request, by control.Caller) (any, error) {
 	return nil, s.cfg.Operator.Revoke(r.Context(), by, r.PathValue("name"))
 }
 
+func (s *Server) operators(r *http.Request, _ control.Caller) (any, error) {
+	views, err := s.cfg.Operator.Operators(r.Context())
+	return list(views), err
+}
+
+func (s *Server) addOperator(r *http.Request, by control.Caller) (any, error) {
+	var req control.OperatorRequest
+	if err := decode(r, maxRequest, &req); err != nil {
+		return nil, err
+	}
+	return s.cfg.Operator.AddOperator(r.Context(), by, req)
+}
+
+func (s *Server) removeOperator(r *http.Request, by control.Caller) (any, error) {
+	return nil, s.cfg.Operator.RemoveOperator(r.Context(), by, r.PathValue("name"))
+}
+
 func (s *Server) audit(r *http.Request, _ control.Caller) (any, error) {
 	limit, err := number(r, "limit")
 	if err != nil {
@@ -118,12 +135,12 @@ func (s *Server) missingBlobs(r *http.Request, _ control.Caller) (any, error) {
 	return missing{SHA256: list(sums)}, err
 }
 
-func (s *Server) putBlob(r *http.Request, _ control.Caller) (any, error) {
+func (s *Server) putBlob(r *http.Request, by control.Caller) (any, error) {
 	sum := r.PathValue("sha256")
 	if !mesh.ValidDigest(sum) {
 		return nil, mesh.Errorf(mesh.CodeInvalid, "%q is not a SHA-256 in lower-case hexadecimal", sum)
 	}
-	return nil, s.cfg.Operator.PutBlob(r.Context(), sum, http.MaxBytesReader(nil, r.Body, s.cfg.MaxBlob))
+	return nil, s.cfg.Operator.PutBlob(r.Context(), by, sum, http.MaxBytesReader(nil, r.Body, s.cfg.MaxBlob))
 }
 
 func (s *Server) packages(r *http.Request, _ control.Caller) (any, error) {

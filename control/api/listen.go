@@ -13,6 +13,7 @@ import (
 	"time"
 
 	mesh "github.com/meshctl/mesh"
+	"github.com/meshctl/mesh/control"
 )
 
 // shutdownGrace is how long requests that are under way may go on after the
@@ -124,21 +125,30 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		err = nil
 	}
 	if err := errors.Join(err, stopErr); err != nil {
-		return fmt.Errorf("serve operator socket: %w", err)
+		return fmt.Errorf("serve operators: %w", err)
 	}
 	return nil
 }
 
-// meet finds out who has connected, once for the connection.
+// meet finds out how to learn who is at the other end of a connection.
 func (s *Server) meet(ctx context.Context, c net.Conn) context.Context {
+	if known, ok := c.(Known); ok {
+		return context.WithValue(ctx, callerKey{}, admitted(known.Caller))
+	}
+	caller, err := s.admit(c)
+	return context.WithValue(ctx, callerKey{}, admitted(func() (control.Caller, error) { return caller, err }))
+}
+
+// admit asks the kernel who is at the other end of the operator's socket.
+func (s *Server) admit(c net.Conn) (control.Caller, error) {
 	peer, err := peerOf(c)
 	if err != nil {
 		s.cfg.Log.Error("peer of operator socket not known", "error", err)
-		return context.WithValue(ctx, callerKey{}, admitted{err: mesh.Errorf(mesh.CodeDenied, "the control plane could not learn who is asking and answers nobody it does not know; its log has more")})
+		return control.Caller{}, mesh.Errorf(mesh.CodeDenied, "the control plane could not learn who is asking and answers nobody it does not know; its log has more")
 	}
 	caller, err := s.cfg.Admission.Admit(peer)
 	if err != nil {
 		s.cfg.Log.Warn("operator refused", "uid", peer.UID)
 	}
-	return context.WithValue(ctx, callerKey{}, admitted{caller: caller, err: err})
+	return caller, err
 }

@@ -48,10 +48,15 @@ type Operator interface {
 	Recover(ctx context.Context, by control.Caller, name string) (control.Recovered, error)
 	// Revoke ends the identity of a node for good.
 	Revoke(ctx context.Context, by control.Caller, name string) error
+	// AddOperator registers an operator who comes from elsewhere.
+	AddOperator(ctx context.Context, by control.Caller, req control.OperatorRequest) (control.OperatorAdded, error)
+	// RemoveOperator ends an operator; what is open with the key is closed.
+	RemoveOperator(ctx context.Context, by control.Caller, name string) error
+	Operators(ctx context.Context) ([]control.OperatorView, error)
 	// Audit returns at most limit entries, newest first.
 	Audit(ctx context.Context, limit int) ([]control.AuditEntry, error)
 	// PutBlob stores what r gives under its SHA-256, and refuses other bytes.
-	PutBlob(ctx context.Context, sha256 string, r io.Reader) error
+	PutBlob(ctx context.Context, by control.Caller, sha256 string, r io.Reader) error
 	// MissingBlobs returns those of sums that are not stored.
 	MissingBlobs(ctx context.Context, sums []string) ([]string, error)
 	// RecordRepository writes a change of the repository into the audit log.
@@ -85,6 +90,10 @@ type Upload struct {
 	Body io.Reader
 	// Size is the length of Body in bytes.
 	Size int64
+	// Allow returns nil when whoever sent the file may publish a package of that
+	// name. The Publisher asks it, with the name inside the file, before
+	// anything is published. Nil: every name is allowed.
+	Allow func(name string) error
 }
 
 // PublishOutcome says what became of one file of a publication.

@@ -45,7 +45,7 @@ func (a Admission) Admit(p Peer) (control.Caller, error) {
 		return control.Caller{}, mesh.Errorf(mesh.CodeDenied,
 			"%s may not use this control plane; run meshctl as root, or add the user to group %s and log in again", name, AdminGroup)
 	}
-	return control.Caller{Name: name, Door: "socket"}, nil
+	return control.Caller{Name: name, Door: control.DoorSocket, Role: control.RoleAdmin}, nil
 }
 
 // peerOf asks the kernel who is at the other end of c.
@@ -102,22 +102,27 @@ func peerGroups(fd int) ([]int, error) {
 
 type callerKey struct{}
 
+// Known is a connection whose other end proved who it is on the way here.
+type Known interface {
+	net.Conn
+	// Caller returns as whom the other end acts now, or as a *mesh.Error why it
+	// may not act any more. It is asked for every request.
+	Caller() (control.Caller, error)
+}
+
 // WithCaller marks a request's context with who asks. The server of another
 // door, which has its own way to know, calls it before Server.ServeHTTP.
 func WithCaller(ctx context.Context, c control.Caller) context.Context {
-	return context.WithValue(ctx, callerKey{}, admitted{caller: c})
+	return context.WithValue(ctx, callerKey{}, admitted(func() (control.Caller, error) { return c, nil }))
 }
 
-// admitted is what the door found out: a caller, or why there is none.
-type admitted struct {
-	caller control.Caller
-	err    error
-}
+// admitted says what the door found out: a caller, or why there is none.
+type admitted func() (control.Caller, error)
 
 func callerOf(ctx context.Context) (control.Caller, error) {
-	a, ok := ctx.Value(callerKey{}).(admitted)
+	who, ok := ctx.Value(callerKey{}).(admitted)
 	if !ok {
 		return control.Caller{}, errors.New("the request came through no door")
 	}
-	return a.caller, a.err
+	return who()
 }

@@ -80,6 +80,9 @@ func New(cfg Config) *Server {
 	s.route("GET /v1/audit", s.audit)
 	s.route("POST /v1/blobs/missing", s.missingBlobs)
 	s.route("PUT /v1/blobs/{sha256}", s.putBlob)
+	s.route("GET /v1/operators", s.operators)
+	s.route("POST /v1/operators", s.addOperator)
+	s.route("DELETE /v1/operators/{name}", s.removeOperator)
 	s.route("GET /v1/packages", s.packages)
 	s.route("POST /v1/packages", s.publish)
 	s.routeRepository()
@@ -103,9 +106,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 type handler func(r *http.Request, by control.Caller) (any, error)
 
 func (s *Server) route(pattern string, h handler) {
+	needed := roleFor(pattern)
 	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 		by, err := callerOf(r.Context())
+		if err == nil {
+			err = by.May(needed)
+		}
 		if err != nil {
+			s.cfg.Log.Warn("operator request refused", "operator", by.Name, "door", by.Door, "key", by.Key, "call", pattern)
 			s.refuse(w, r, err)
 			return
 		}

@@ -47,6 +47,9 @@ func (s *Server) publish(r *http.Request, by control.Caller) (any, error) {
 	if len(sp.uploads) == 0 {
 		return nil, mesh.Errorf(mesh.CodeInvalid, "no file was sent; nothing was published")
 	}
+	for i := range sp.uploads {
+		sp.uploads[i].Allow = by.MayPublish
+	}
 	files, err := s.cfg.Publisher.Publish(r.Context(), suite, sp.uploads)
 	if err != nil {
 		return nil, err

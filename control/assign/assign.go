@@ -261,6 +261,10 @@ func (s *Set) Compile(f *Facts) *Compiled {
 			fmt.Fprintf(&key, "%d ", part.id)
 		}
 	}
+	if f.ownKey != "" {
+		parts = append(parts, f.ownPart())
+		key.WriteString(f.ownKey)
+	}
 	s.mu.Lock()
 	c, known := s.merged[key.String()]
 	s.mu.Unlock()
@@ -278,6 +282,16 @@ func (s *Set) Compile(f *Facts) *Compiled {
 	}
 	s.merged[key.String()] = c
 	return c
+}
+
+// ownPart is what the node gets because of who it is, as a document that
+// selects it.
+func (f *Facts) ownPart() *Part {
+	p := &Part{Selected: true, Resources: f.own.Resources}
+	if f.own.Fault != "" {
+		p.Faults = []Fault{{Detail: f.own.Fault}}
+	}
+	return p
 }
 
 func merge(parts []*Part) *Compiled {

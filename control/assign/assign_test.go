@@ -27,7 +27,7 @@ func prepare(t *testing.T, c *assign.Compiler, doc mesh.Document) *assign.Source
 }
 
 func bookworm(name string, labels map[string]string) *assign.Facts {
-	return assign.NewFacts(name, labels, mesh.Profile{OS: mesh.OS{ID: "debian", Version: "12", Family: "debian"}, Arch: "amd64", MemoryBytes: 4 << 30, Systemd: 252})
+	return assign.NewFacts(name, labels, mesh.Profile{OS: mesh.OS{ID: "debian", Version: "12", Family: "debian"}, Arch: "amd64", MemoryBytes: 4 << 30, Systemd: 252}, assign.Own{})
 }
 
 func file(path, content string) mesh.DocumentResource {

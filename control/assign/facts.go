@@ -20,16 +20,31 @@ type Facts struct {
 	labelsKey  string
 	profileKey string
 	vars       map[string]any
+	own        Own
+	// ownKey identifies own; empty when there is nothing.
+	ownKey string
 }
 
-// NewFacts makes the facts of a node. The map must not be changed afterwards.
-func NewFacts(name string, labels map[string]string, profile mesh.Profile) *Facts {
+// Own is what a node gets because of who it is, whatever selects it.
+type Own struct {
+	Resources []mesh.Resource
+	// Fault is why Resources cannot be known. Empty: they are.
+	Fault string
+}
+
+// NewFacts makes the facts of a node. The map and the slice must not be changed
+// afterwards.
+func NewFacts(name string, labels map[string]string, profile mesh.Profile, own Own) *Facts {
 	f := &Facts{
 		name:       name,
 		labels:     labels,
 		profile:    profile,
 		labelsKey:  labelsKey(labels),
 		profileKey: profile.Digest(),
+		own:        own,
+	}
+	if len(own.Resources) > 0 || own.Fault != "" {
+		f.ownKey = name + " " + mesh.Declaration{Resources: own.Resources}.ContentDigest() + " " + own.Fault
 	}
 	f.vars = map[string]any{
 		varName:    name,

@@ -3,13 +3,11 @@ package link
 import (
 	"bufio"
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
-	"strings"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -21,6 +19,7 @@ import (
 type connection struct {
 	server *Server
 	raw    net.Conn
+	source source
 	log    *slog.Logger
 	// deadline closes raw when the first frame takes too long. It is stopped
 	// when that frame was answered.
@@ -30,7 +29,7 @@ type connection struct {
 	user string
 	// node is set for mesh.UserNode.
 	node string
-	// key and secretHash are set for mesh.UserEnrol.
+	// key is set for mesh.UserEnrol and operators, secretHash for the former.
 	key        string
 	secretHash string
 
@@ -97,11 +96,20 @@ const (
 func (c *connection) sshConfig(ctx context.Context) *ssh.ServerConfig {
 	policy := c.server.cfg.Policy
 	config := &ssh.ServerConfig{
-		PublicKeyAuthAlgorithms: []string{ssh.KeyAlgoED25519},
-		ServerVersion:           "SSH-2.0-mesh",
-		MaxAuthTries:            3,
+		// Machines make Ed25519 keys; operators come with what they have.
+		PublicKeyAuthAlgorithms: []string{
+			ssh.KeyAlgoED25519, ssh.KeyAlgoSKED25519, ssh.KeyAlgoSKECDSA256, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521,
+			ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256,
+		},
+		ServerVersion: "SSH-2.0-mesh",
+		// An agent may offer a few keys before the one that is registered.
+		MaxAuthTries: 6,
 		PublicKeyCallback: func(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
 			text := AuthorizedKey(key)
+			machine := meta.User() == mesh.UserNode || meta.User() == mesh.UserEnrol
+			if machine && key.Type() != ssh.KeyAlgoED25519 {
+				return nil, errors.New("the key of a machine is of another type")
+			}
 			switch meta.User() {
 			case mesh.UserNode:
 				node, err := policy.NodeByKey(ctx, text)
@@ -116,7 +124,7 @@ func (c *connection) sshConfig(ctx context.Context) *ssh.ServerConfig {
 					},
 				}}
 			default:
-				return nil, errors.New("no such user")
+				return c.admitOperator(ctx, text)
 			}
 		},
 	}
@@ -128,15 +136,28 @@ func (c *connection) sshConfig(ctx context.Context) *ssh.ServerConfig {
 // checkToken is the second step of an enrolment; the machine has shown by then
 // that it holds the key.
 func (c *connection) checkToken(ctx context.Context, key string, password []byte) (*ssh.Permissions, error) {
+	if rest := c.server.sources.wait(c.source); rest > 0 {
+		return nil, c.refusal(mesh.Errorf(mesh.CodeUnavailable, "too many wrong tokens came from this address; tokens from it are looked at again in %s", rest.Round(time.Second)))
+	}
 	const hexSecret = 2 * mesh.SecretSize
 	if len(password) != hexSecret {
+		c.wrongToken()
 		return nil, c.refusal(mesh.Errorf(mesh.CodeInvalid, "this is not the secret of a token; copy the token again, whole"))
 	}
 	hash := mesh.SecretHash(string(password))
 	if err := c.server.cfg.Policy.CheckToken(ctx, hash); err != nil {
+		if mesh.CodeOf(err) == mesh.CodeDenied {
+			c.wrongToken()
+		}
 		return nil, c.refusal(err)
 	}
 	return &ssh.Permissions{Extensions: map[string]string{extensionKey: key, extensionSecret: hash}}, nil
+}
+
+func (c *connection) wrongToken() {
+	if c.server.sources.guessed(c.source) {
+		c.log.Warn("too many wrong tokens from one source; its tokens are not looked at for a while", "source", string(c.source))
+	}
 }
 
 // refusal makes the error that tells the client why, as a banner with the JSON
@@ -162,15 +183,4 @@ func (c *connection) refused(err error) mesh.Refused {
 	}
 	c.log.Error("the policy could not answer a host", "error", err)
 	return mesh.Refused{Code: mesh.CodeInternal, Message: "the control plane could not decide for a reason of its own, which its log has; trying again later may help"}
-}
-
-// AuthorizedKey writes a key as a line of authorized_keys without a comment:
-// the form in which a Policy knows keys.
-func AuthorizedKey(key ssh.PublicKey) string {
-	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key)))
-}
-
-// Fingerprint is the SHA-256 of a key in wire form, as tokens pin it.
-func Fingerprint(key ssh.PublicKey) [sha256.Size]byte {
-	return sha256.Sum256(key.Marshal())
 }

@@ -1,8 +1,9 @@
 // Package link is the control plane's end of the link: an SSH server to which
-// machines come to enrol and nodes come to stay.
+// machines come to enrol, nodes come to stay, and operators come to ask.
 //
 // It authenticates, carries frames, acknowledges what the policy committed and
-// notices when a link is dead. It decides nothing about nodes: a Policy does.
+// notices when a link is dead. It decides nothing about nodes and operators: a
+// Policy does.
 package link
 
 import (
@@ -28,12 +29,17 @@ type Config struct {
 	HostKey ssh.Signer
 	// Log must be set.
 	Log *slog.Logger
+	// Operators knows the operators. Nil: none come through this door.
+	Operators OperatorPolicy
 	// MaxHandshakes is how many key exchanges run at a time. Zero: 64.
 	MaxHandshakes int
 	// MaxUnauthenticated is how many connections may be open that have not
 	// proved who they are. Beyond it nothing is accepted until one has, or was
 	// closed. Zero: 1024.
 	MaxUnauthenticated int
+	// MaxPerSource is how many of these one source may have: an IPv4 address, or
+	// a 64-bit prefix of IPv6. More are closed at once. Zero: 256.
+	MaxPerSource int
 	// GreetingTimeout is how long a new connection may say nothing. Zero: 10 s.
 	GreetingTimeout time.Duration
 	// HandshakeTimeout is how long the key exchange, the authentication and the
@@ -42,6 +48,8 @@ type Config struct {
 	// Heartbeat is the interval in which a host sends when the welcome names
 	// none. Zero: mesh.HeartbeatInterval.
 	Heartbeat time.Duration
+	// Now is the clock. Nil: the machine's.
+	Now func() time.Time
 	// Rand gives the nonces of proofs. Nil: crypto/rand.
 	Rand io.Reader
 }
@@ -53,8 +61,13 @@ type Server struct {
 	// not authenticated.
 	slots    chan struct{}
 	unproven chan struct{}
+	sources  *sources
+	// operators is where the connections of operators come out.
+	operators *door
 
 	mu sync.Mutex
+	// perOperator counts the connections of each key, under mu.
+	perOperator map[string]int
 	// links holds the welcomed links by node, under mu. There may be two for a
 	// moment, while the policy replaces one.
 	links map[string][]*nodeLink
@@ -67,17 +80,24 @@ func New(cfg Config) (*Server, error) {
 	}
 	cfg.MaxHandshakes = orDefault(cfg.MaxHandshakes, 64)
 	cfg.MaxUnauthenticated = orDefault(cfg.MaxUnauthenticated, 1024)
+	cfg.MaxPerSource = orDefault(cfg.MaxPerSource, 256)
 	cfg.GreetingTimeout = orDefault(cfg.GreetingTimeout, 10*time.Second)
 	cfg.HandshakeTimeout = orDefault(cfg.HandshakeTimeout, 30*time.Second)
 	cfg.Heartbeat = orDefault(cfg.Heartbeat, mesh.HeartbeatInterval)
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
 	if cfg.Rand == nil {
 		cfg.Rand = rand.Reader
 	}
 	return &Server{
-		cfg:      cfg,
-		slots:    make(chan struct{}, cfg.MaxHandshakes),
-		unproven: make(chan struct{}, cfg.MaxUnauthenticated),
-		links:    make(map[string][]*nodeLink),
+		cfg:         cfg,
+		slots:       make(chan struct{}, cfg.MaxHandshakes),
+		unproven:    make(chan struct{}, cfg.MaxUnauthenticated),
+		sources:     newSources(cfg.MaxPerSource, cfg.Now),
+		operators:   newDoor(),
+		perOperator: make(map[string]int),
+		links:       make(map[string][]*nodeLink),
 	}, nil
 }
 
@@ -131,6 +151,12 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 			continue
 		}
 		troubled = false
+		if !s.sources.enter(sourceOf(conn.RemoteAddr())) {
+			// It is told nothing, and nothing is spent on it.
+			_ = conn.Close()
+			<-s.unproven
+			continue
+		}
 		running.Go(func() { s.serve(ctx, conn) })
 	}
 }
@@ -148,7 +174,7 @@ func wait(ctx context.Context, d time.Duration) bool {
 }
 
 // serve owns one connection from its acceptance to its end. It holds a place
-// in unproven when it is called.
+// in unproven, and one of its source, when it is called.
 func (s *Server) serve(ctx context.Context, raw net.Conn) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -156,8 +182,9 @@ func (s *Server) serve(ctx context.Context, raw net.Conn) {
 	stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
 	defer stop()
 
-	c := &connection{server: s, raw: raw, log: s.cfg.Log.With("remote", raw.RemoteAddr().String())}
+	c := &connection{server: s, raw: raw, source: sourceOf(raw.RemoteAddr()), log: s.cfg.Log.With("remote", raw.RemoteAddr().String())}
 	err := c.authenticate(ctx)
+	s.sources.leave(c.source)
 	<-s.unproven
 	if err != nil {
 		if ctx.Err() == nil {
@@ -171,6 +198,8 @@ func (s *Server) serve(ctx context.Context, raw net.Conn) {
 		c.serveNode(ctx)
 	case mesh.UserEnrol:
 		c.serveEnrol(ctx)
+	default:
+		c.serveOperator(ctx)
 	}
 }
 

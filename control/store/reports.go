@@ -326,7 +326,7 @@ func (s *Store) Events(ctx context.Context, node string, limit int) ([]control.E
 }
 
 func (w *writer) audit(e control.AuditEntry) error {
-	if err := w.exec(`INSERT INTO audit (at, who, door, what, detail) VALUES (?, ?, ?, ?, ?)`, micros(e.At), e.Who, e.Door, e.What, e.Detail); err != nil {
+	if err := w.exec(`INSERT INTO audit (at, who, door, key, what, detail) VALUES (?, ?, ?, ?, ?, ?)`, micros(e.At), e.Who, e.Door, e.Key, e.What, e.Detail); err != nil {
 		return fmt.Errorf("insert audit entry: %w", err)
 	}
 	return nil
@@ -339,9 +339,11 @@ func (s *Store) RecordAudit(ctx context.Context, e control.AuditEntry) error {
 
 // Audit returns the newest entries first.
 func (s *Store) Audit(ctx context.Context, limit int) ([]control.AuditEntry, error) {
-	rows, err := s.db.QueryContext(ctx, `SELECT at, who, door, what, detail FROM audit ORDER BY id DESC LIMIT ?`, limit)
+	rows, err := s.db.QueryContext(ctx, `SELECT at, who, door, key, what, detail FROM audit ORDER BY id DESC LIMIT ?`, limit)
 	if err != nil {
 		return nil, fmt.Errorf("query audit log: %w", err)
 	}
-	return collect(rows, func(e *control.AuditEntry) []any { return []any{into(&e.At), &e.Who, &e.Door, &e.What, &e.Detail} })
+	return collect(rows, func(e *control.AuditEntry) []any {
+		return []any{into(&e.At), &e.Who, &e.Door, &e.Key, &e.What, &e.Detail}
+	})
 }

@@ -1,30 +1,11 @@
 package link
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 )
-
-func TestTheIdentityIsMadeOnceAndKept(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "identity")
-	first, err := LoadOrCreateKey(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	second, err := LoadOrCreateKey(dir)
-
-	if err != nil || !bytes.Equal(first.PublicKey().Marshal(), second.PublicKey().Marshal()) {
-		t.Errorf("the second start has another identity (%v)", err)
-	}
-	info, err := os.Stat(filepath.Join(dir, keyFile))
-	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("the key has mode %v (%v), want 0600", info, err)
-	}
-}
 
 func TestADamagedIdentityIsNotReplacedAndSaysWhatToDo(t *testing.T) {
 	dir := t.TempDir()

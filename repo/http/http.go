@@ -2,7 +2,7 @@
 // ranges, validators and cache headers, the ready-made configuration of apt
 // and dnf, the public key, and a page that says how to use them.
 //
-// It only reads. It does not list directories, does not know who may read, and
+// It only reads. It does not list directories, does not decide who may read, and
 // holds nothing that a plain web server with the tree of files could not serve,
 // except that it keeps a signature with the document that it signs while a
 // client fetches one after the other.
@@ -31,6 +31,8 @@ type Links struct {
 // Options are what New needs beside the repository. The zero value works.
 type Options struct {
 	Links Links
+	// Readers says who may read. Nil: anyone.
+	Readers Readers
 	// Now is the clock. Nil means the system's.
 	Now func() time.Time
 }
@@ -40,6 +42,8 @@ type handler struct {
 	links Links
 	log   *slog.Logger
 	pairs *pairs
+	// readers is nil when anyone may read.
+	readers Readers
 }
 
 // New returns the read-only handler of a repository. It may be mounted at any
@@ -50,7 +54,7 @@ func New(r *repo.Repo, o Options, log *slog.Logger) http.Handler {
 		now = time.Now
 	}
 	o.Links.BaseURL = strings.TrimRight(o.Links.BaseURL, "/")
-	return &handler{repo: r, links: o.Links, log: log, pairs: newPairs(now)}
+	return &handler{repo: r, links: o.Links, log: log, pairs: newPairs(now), readers: o.Readers}
 }
 
 func (h *handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
@@ -82,7 +86,9 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 			h.text(w, req, page)
 			return
 		}
-		h.file(w, req, p)
+		if h.admit(w, req) {
+			h.file(w, req, p)
+		}
 	}
 }
 
@@ -112,7 +118,12 @@ func (h *handler) file(w http.ResponseWriter, req *http.Request, p string) {
 	head.Set("Content-Type", contentType(p))
 	head.Set("ETag", `"`+f.Tag+`"`)
 	if f.Immutable {
-		head.Set("Cache-Control", "public, max-age=31536000, immutable")
+		scope := "public"
+		if h.readers != nil {
+			// A cache on the way must not give it to somebody else.
+			scope = "private"
+		}
+		head.Set("Cache-Control", scope+", max-age=31536000, immutable")
 	} else {
 		head.Set("Cache-Control", "no-cache")
 	}

@@ -39,6 +39,8 @@ func dnfRepo(base, suite, section string) string {
 	fmt.Fprintf(&b, "[%s]\nname=mesh %s\nbaseurl=%s/rpm/%s/\nenabled=1\n", section, suite, base, suite)
 	fmt.Fprintf(&b, "gpgcheck=1\nrepo_gpgcheck=1\ngpgkey=file://%s\n", rpmKeyPath)
 	b.WriteString("skip_if_unavailable=0\nmetadata_expire=60\n")
+	b.WriteString("# For a repository that only the machines of its mesh may read: /etc/dnf/vars has these.\n")
+	b.WriteString("username=$mesh_reader\npassword=$mesh_password\n")
 	return b.String()
 }
 

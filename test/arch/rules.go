@@ -77,6 +77,7 @@ var Rules = []Rule{
 	adapterOf("control/store", "control", "control/assign"),
 	adapterOf("control/link", "control"),
 	adapterOf("control/api", "control", "control/assign"),
+	adapterOf("control/grant", "control"),
 
 	{Room: "repo/**", May: []string{"repo/**", "internal/**"},
 		Why: "the repository is usable without a mesh and imports nothing of ours but the leaves"},

@@ -18,7 +18,7 @@ import (
 	hostlink "github.com/meshctl/mesh/host/link"
 )
 
-var operator = control.Caller{Name: "root", Door: "socket"}
+var operator = control.Caller{Name: "root", Door: control.DoorSocket, Role: control.RoleAdmin}
 
 // realControl is a control plane with its real policy and store, on loopback.
 type realControl struct {
@@ -240,7 +240,7 @@ func TestACloneIsRefusedAndTheFirstMachineStays(t *testing.T) {
 func TestContentTooLargeForADeclarationTravelsAsABlob(t *testing.T) {
 	c, key := startRealControl(t), newKey(t)
 	content := bytes.Repeat([]byte("large "), 100_000)
-	if err := c.PutBlob(t.Context(), digest(content), bytes.NewReader(content)); err != nil {
+	if err := c.PutBlob(t.Context(), operator, digest(content), bytes.NewReader(content)); err != nil {
 		t.Fatal(err)
 	}
 	c.enrol(t, key, "web-1")

@@ -19,6 +19,7 @@ import (
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/control/api"
 	"github.com/meshctl/mesh/host/link"
+	"github.com/meshctl/mesh/internal/sshkey"
 	"github.com/meshctl/mesh/repo/openpgp"
 )
 
@@ -72,6 +73,7 @@ func TestStories(t *testing.T) {
 			"secret-absent": secretAbsentCommand,
 			"machine":       machineCommand,
 			"gone":          goneCommand,
+			"key":           keyCommand,
 		},
 	})
 }
@@ -168,7 +170,7 @@ func (p *plane) start(ts *testscript.TestScript) {
 			ts.Check(p.end(syscall.SIGTERM))
 		}
 	})
-	client := api.NewClient(ts.Getenv("MESH_SOCKET"))
+	client := api.NewClient(ts.MkAbs("api.sock"))
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
@@ -269,6 +271,18 @@ func secretAbsentCommand(ts *testscript.TestScript, neg bool, args []string) {
 	if looked == 0 {
 		ts.Fatalf("no file below %s was looked at", args[1])
 	}
+}
+
+// keyCommand is "key NAME": an SSH key as ssh-keygen makes it, in NAME and
+// NAME.pub.
+func keyCommand(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: key NAME")
+	}
+	path := ts.MkAbs(args[0])
+	signer, err := sshkey.LoadOrCreate(sshkey.Kept{Dir: filepath.Dir(path), File: filepath.Base(path), Comment: args[0], Lost: "make another"})
+	ts.Check(err)
+	ts.Check(os.WriteFile(path+".pub", []byte(sshkey.Authorized(signer.PublicKey())+" "+args[0]+"\n"), 0o644))
 }
 
 // machineCommand is "machine NAME FILE [OUTCOME]": a machine of that name says

@@ -45,10 +45,11 @@ type Operator struct {
 	blobs     map[string][]byte
 	audit     []control.AuditEntry
 	tokens    int
+	operators []control.OperatorView
 }
 
 func (o *Operator) record(by control.Caller, what, detail string) {
-	o.audit = append([]control.AuditEntry{{At: o.At, Who: by.Name, Door: by.Door, What: what, Detail: detail}}, o.audit...)
+	o.audit = append([]control.AuditEntry{{At: o.At, Who: by.Name, Door: by.Door, Key: by.Key, What: what, Detail: detail}}, o.audit...)
 }
 
 // IssueToken makes a token whose only secret is its number.
@@ -299,6 +300,42 @@ func (o *Operator) Revoke(_ context.Context, by control.Caller, name string) err
 	return nil
 }
 
+// AddOperator keeps an operator, whatever is asked for.
+func (o *Operator) AddOperator(_ context.Context, by control.Caller, req control.OperatorRequest) (control.OperatorAdded, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.Refuse != nil {
+		return control.OperatorAdded{}, o.Refuse
+	}
+	view := control.OperatorView{Name: req.Name, Role: req.Role, Limits: req.Limits, Key: "SHA256:" + req.Key, Added: o.At, By: by.Name}
+	o.operators = append(o.operators, view)
+	o.record(by, "operator added", req.Name)
+	return control.OperatorAdded{OperatorView: view, Changed: true, Addresses: []string{"192.0.2.1:7022"}, Fingerprint: "SHA256:control"}, nil
+}
+
+// RemoveOperator drops an operator that was kept.
+func (o *Operator) RemoveOperator(_ context.Context, by control.Caller, name string) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	at := slices.IndexFunc(o.operators, func(v control.OperatorView) bool { return v.Name == name })
+	switch {
+	case o.Refuse != nil:
+		return o.Refuse
+	case at < 0:
+		return missing("operator", name)
+	}
+	o.operators = slices.Delete(o.operators, at, at+1)
+	o.record(by, "operator removed", name)
+	return nil
+}
+
+// Operators lists what was kept.
+func (o *Operator) Operators(context.Context) ([]control.OperatorView, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.operators), nil
+}
+
 // Audit returns what was recorded.
 func (o *Operator) Audit(_ context.Context, limit int) ([]control.AuditEntry, error) {
 	o.mu.Lock()
@@ -307,7 +344,7 @@ func (o *Operator) Audit(_ context.Context, limit int) ([]control.AuditEntry, er
 }
 
 // PutBlob keeps content whose digest is right.
-func (o *Operator) PutBlob(_ context.Context, sum string, r io.Reader) error {
+func (o *Operator) PutBlob(_ context.Context, by control.Caller, sum string, r io.Reader) error {
 	data, err := io.ReadAll(r)
 	if err != nil {
 		return err
@@ -321,6 +358,7 @@ func (o *Operator) PutBlob(_ context.Context, sum string, r io.Reader) error {
 		o.blobs = map[string][]byte{}
 	}
 	o.blobs[sum] = data
+	o.record(by, "uploaded", "content")
 	return nil
 }
 
@@ -364,6 +402,11 @@ type Publisher struct {
 func (p *Publisher) Publish(_ context.Context, suite string, files []api.Upload) ([]api.Published, error) {
 	var done []api.Published
 	for _, f := range files {
+		if f.Allow != nil {
+			if err := f.Allow(f.Name); err != nil {
+				return nil, err
+			}
+		}
 		data, err := io.ReadAll(f.Body)
 		if err != nil {
 			return nil, err

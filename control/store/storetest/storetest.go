@@ -54,6 +54,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		{"a node fills no more than its share", sharesAreBounded},
 		{"events and audit come newest first", newestFirst},
 		{"what is not there is said to be not found", notFound},
+		{"operators are kept with their limits, once for each name and key", operatorsAreKept},
 		{"writes at the same time are all kept", concurrentWrites},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -570,6 +571,37 @@ func newestFirst(t *testing.T, s control.Store, _ func() control.Store) {
 	events, err := s.Events(t.Context(), "web-1", 1)
 	must(t, err)
 	equal(t, "events", events, []control.EventView{{Event: mesh.Event{Kind: "2", Resource: "file:/x", Detail: "d", At: start}, Node: "web-1", Received: start.Add(time.Second)}})
+}
+
+func operatorsAreKept(t *testing.T, s control.Store, reopen func() control.Store) {
+	anna := control.OperatorRecord{Name: "anna", Key: "ssh-ed25519 AAAA", Role: control.RoleAdmin, Added: start, By: "root"}
+	ci := control.OperatorRecord{Name: "ci", Key: "ssh-ed25519 BBBB", Role: control.RolePublisher, Added: start, By: "anna", Limits: control.Limits{Declarations: []string{"web"}, Packages: []string{"web-*"}}}
+	written := entry("operator added")
+	written.Key = "SHA256:key"
+	must(t, s.AddOperator(t.Context(), ci, written))
+	must(t, s.AddOperator(t.Context(), anna, written))
+	for what, again := range map[string]control.OperatorRecord{
+		"a name": {Name: "anna", Key: "ssh-ed25519 CCCC", Role: control.RoleReader, Added: start, By: "root"},
+		"a key":  {Name: "bert", Key: anna.Key, Role: control.RoleReader, Added: start, By: "root"},
+	} {
+		if err := s.AddOperator(t.Context(), again, entry("again")); err == nil {
+			t.Errorf("%s was given twice", what)
+		}
+	}
+	s = reopen()
+	all, err := s.Operators(t.Context())
+	must(t, err)
+	equal(t, "operators", all, []control.OperatorRecord{anna, ci})
+	log, err := s.Audit(t.Context(), 10)
+	must(t, err)
+	equal(t, "audit", log, []control.AuditEntry{written, written})
+	must(t, s.RemoveOperator(t.Context(), "anna", entry("removed")))
+	if err := s.RemoveOperator(t.Context(), "anna", entry("removed")); !errors.Is(err, control.ErrNotFound) {
+		t.Errorf("removing an operator who is not there gave %v", err)
+	}
+	all, err = s.Operators(t.Context())
+	must(t, err)
+	equal(t, "operators", all, []control.OperatorRecord{ci})
 }
 
 func notFound(t *testing.T, s control.Store, _ func() control.Store) {

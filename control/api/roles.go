@@ -1,0 +1,35 @@
+package api
+
+import "github.com/meshctl/mesh/control"
+
+// needed says which role each call needs. It is the one place that does; which
+// declarations and packages a publisher may write is control.Limits.
+var needed = map[string]control.Role{
+	"GET /v1/health":                       control.RoleReader,
+	"POST /v1/tokens":                      control.RoleAdmin,
+	"GET /v1/declarations":                 control.RoleReader,
+	"GET /v1/declarations/{name}":          control.RoleReader,
+	"PUT /v1/declarations/{name}":          control.RolePublisher,
+	"DELETE /v1/declarations/{name}":       control.RolePublisher,
+	"GET /v1/declarations/{name}/progress": control.RoleReader,
+	"GET /v1/nodes":                        control.RoleReader,
+	"GET /v1/nodes/{name}":                 control.RoleReader,
+	"POST /v1/nodes/{name}/revoke":         control.RoleAdmin,
+	"GET /v1/audit":                        control.RoleReader,
+	"POST /v1/blobs/missing":               control.RolePublisher,
+	"PUT /v1/blobs/{sha256}":               control.RolePublisher,
+	"GET /v1/operators":                    control.RoleReader,
+	"POST /v1/operators":                   control.RoleAdmin,
+	"DELETE /v1/operators/{name}":          control.RoleAdmin,
+	"GET /v1/packages":                     control.RoleReader,
+	"POST /v1/packages":                    control.RolePublisher,
+}
+
+// roleFor returns the role that a call needs. One that the table forgot is for
+// admins alone.
+func roleFor(pattern string) control.Role {
+	if role, listed := needed[pattern]; listed {
+		return role
+	}
+	return control.RoleAdmin
+}
