@@ -192,6 +192,9 @@ func (s *Server) removePackages(r *http.Request, by control.Caller) (any, error)
 	if len(req.Packages) == 0 {
 		return nil, mesh.Errorf(mesh.CodeInvalid, "no package was named; nothing was removed")
 	}
+	if err := mayChange(by, req.Packages); err != nil {
+		return nil, err
+	}
 	if req.Use != UseIgnore {
 		uses, err := s.usesOf(r.Context())
 		if err != nil {
@@ -212,6 +215,16 @@ func (s *Server) removePackages(r *http.Request, by control.Caller) (any, error)
 		lines[i] = fmt.Sprintf("%s %s %s %s", p.Format, p.Name, p.Version, p.Arch)
 	}
 	return list(gone), s.record(r.Context(), by, "packages removed", req.Suite+": "+strings.Join(lines, ", "))
+}
+
+// mayChange returns nil when the caller may change all of the packages.
+func mayChange(by control.Caller, packages []PackageRef) error {
+	for _, ref := range packages {
+		if err := by.MayPublish(ref.Name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // some names the first few of a list.
@@ -239,6 +252,9 @@ func (s *Server) promotePackages(r *http.Request, by control.Caller) (any, error
 	}
 	if len(req.Packages) == 0 || req.To == "" {
 		return nil, mesh.Errorf(mesh.CodeInvalid, "packages and a suite to promote them to are needed; nothing was promoted")
+	}
+	if err := mayChange(by, req.Packages); err != nil {
+		return nil, err
 	}
 	if req.From == "" {
 		req.From = DefaultSuite

@@ -23,6 +23,23 @@ var needed = map[string]control.Role{
 	"DELETE /v1/operators/{name}":          control.RoleAdmin,
 	"GET /v1/packages":                     control.RoleReader,
 	"POST /v1/packages":                    control.RolePublisher,
+	"GET /v1/suites":                       control.RoleReader,
+	"GET /v1/packages/{name}":              control.RoleReader,
+	"POST /v1/packages/remove":             control.RolePublisher,
+	"POST /v1/packages/promote":            control.RolePublisher,
+	"GET /v1/repository":                   control.RoleReader,
+	"GET /v1/repository/key":               control.RoleReader,
+	"POST /v1/repository/key/rotate":       control.RoleAdmin,
+	"POST /v1/repository/key/finish":       control.RoleAdmin,
+	"GET /v1/repository/key/private":       control.RoleAdmin,
+	"GET /v1/declarations/{name}/history":  control.RoleReader,
+	"GET /v1/declarations/{name}/compare":  control.RoleReader,
+	"POST /v1/declarations/{name}/revert":  control.RolePublisher,
+	"GET /v1/events":                       control.RoleReader,
+	"POST /v1/nodes/{name}/retire":         control.RoleAdmin,
+	"DELETE /v1/nodes/{name}/retire":       control.RoleAdmin,
+	"POST /v1/nodes/{name}/labels":         control.RoleAdmin,
+	"POST /v1/nodes/{name}/recover":        control.RoleAdmin,
 }
 
 // roleFor returns the role that a call needs. One that the table forgot is for

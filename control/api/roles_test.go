@@ -49,8 +49,26 @@ func TestEveryCallIsAnsweredToTheRolesThatItNeedsAndToNoOther(t *testing.T) {
 		"POST /v1/blobs/missing": "publisher", "PUT /v1/blobs/{sha256}": "publisher", "POST /v1/packages": "publisher",
 		"POST /v1/tokens": "admin", "POST /v1/nodes/{name}/revoke": "admin",
 		"POST /v1/operators": "admin", "DELETE /v1/operators/{name}": "admin",
+		"GET /v1/suites":                      "reader",
+		"GET /v1/packages/{name}":             "reader",
+		"POST /v1/packages/remove":            "publisher",
+		"POST /v1/packages/promote":           "publisher",
+		"GET /v1/repository":                  "reader",
+		"GET /v1/repository/key":              "reader",
+		"POST /v1/repository/key/rotate":      "admin",
+		"POST /v1/repository/key/finish":      "admin",
+		"GET /v1/repository/key/private":      "admin",
+		"GET /v1/declarations/{name}/history": "reader",
+		"GET /v1/declarations/{name}/compare": "reader",
+		"POST /v1/declarations/{name}/revert": "publisher",
+		"GET /v1/events":                      "reader",
+		"POST /v1/nodes/{name}/retire":        "admin",
+		"DELETE /v1/nodes/{name}/retire":      "admin",
+		"POST /v1/nodes/{name}/labels":        "admin",
+		"POST /v1/nodes/{name}/recover":       "admin",
 	}
-	s := api.New(api.Config{Operator: &apitest.Operator{}, Publisher: &apitest.Publisher{}, Log: slog.New(slog.DiscardHandler)})
+	publisher := &apitest.Publisher{}
+	s := api.New(api.Config{Operator: &apitest.Operator{}, Publisher: publisher, Librarian: &apitest.Librarian{Publisher: publisher}, Log: slog.New(slog.DiscardHandler)})
 	for _, call := range calls(t) {
 		needed, listed := least[call]
 		if !listed {
@@ -71,6 +89,25 @@ func TestEveryCallIsAnsweredToTheRolesThatItNeedsAndToNoOther(t *testing.T) {
 			if denied == role.Includes(needed) {
 				t.Errorf("%s for role %q, which needs %s: status %d, %s", call, role, needed, w.Code, body)
 			}
+		}
+	}
+}
+
+func TestAPublisherWithLimitsChangesOnlyThePackagesThatItMayPublish(t *testing.T) {
+	publisher := &apitest.Publisher{}
+	s := api.New(api.Config{Operator: &apitest.Operator{}, Publisher: publisher, Librarian: &apitest.Librarian{Publisher: publisher}, Log: slog.New(slog.DiscardHandler)})
+	caller := control.Caller{Name: "ci", Door: control.DoorSSH, Role: control.RolePublisher, Limits: control.Limits{Packages: []string{"web-*"}}}
+	for _, path := range []string{"/v1/packages/remove", "/v1/packages/promote"} {
+		body := `{"packages":[{"format":"deb","name":"web-app","version":"1"},{"format":"deb","name":"sshd","version":"1"}]`
+		if strings.HasSuffix(path, "promote") {
+			body += `,"to":"stable","from":"testing"`
+		}
+		r := httptest.NewRequest("POST", path, strings.NewReader(body+"}"))
+		r = r.WithContext(api.WithCaller(r.Context(), caller))
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, r)
+		if w.Code != 403 || !strings.Contains(w.Body.String(), "sshd") {
+			t.Errorf("%s with a package that ci may not publish: status %d, %s", path, w.Code, w.Body)
 		}
 	}
 }
