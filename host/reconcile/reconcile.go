@@ -114,7 +114,7 @@ type pass struct {
 	// unchanged lists what the ledger says already, if it is found so again.
 	unchanged map[mesh.ResourceID]bool
 	// notes are of writes that are under way.
-	notes map[mesh.ResourceID]string
+	notes map[mesh.ResourceID][]string
 	stop  func() bool
 }
 
@@ -138,7 +138,7 @@ func (r *Reconciler) Run(ctx context.Context, decl mesh.Declaration, trigger mes
 		declared:  make(map[mesh.ResourceID]mesh.Resource),
 		digests:   make(map[mesh.ResourceID]string),
 		unchanged: make(map[mesh.ResourceID]bool),
-		notes:     make(map[mesh.ResourceID]string),
+		notes:     make(map[mesh.ResourceID][]string),
 		actions:   state.Units,
 	}
 	for _, e := range state.Ledger {
@@ -461,7 +461,7 @@ func (p *pass) announce(ctx context.Context, provider resource.Provider, want me
 		if edited != "" {
 			notes = append([]string{edited}, notes...)
 		}
-		p.notes[id] = strings.Join(notes, "; ")
+		p.notes[id] = notes
 	}
 	asBefore := entry.BeforeWant == p.digests[id]
 	if entry.Before.Good() && !entry.Writing && (asBefore || edited != "") {
@@ -558,7 +558,14 @@ func (p *pass) readBack(ctx context.Context, provider resource.Provider, res mes
 	if applied != nil {
 		p.log.WarnContext(ctx, "the tool reported an error and the machine is as wanted", "resource", id, "error", applied)
 	}
-	record := Record{Result: p.result(id, mesh.StatusChanged, "", p.notes[id]), Owned: owned, Units: p.follow(res)}
+	notes := p.notes[id]
+	if n, ok := provider.(resource.Noter); ok {
+		notes = append(notes, n.Notes(ctx, res)...)
+	}
+	if len(notes) > 0 {
+		p.log.InfoContext(ctx, "resource changed", "resource", id, "detail", strings.Join(notes, "; "))
+	}
+	record := Record{Result: p.result(id, mesh.StatusChanged, "", strings.Join(notes, "; ")), Owned: owned, Units: p.follow(res)}
 	fault.Point("reconcile.before-record")
 	if err := p.record(ctx, record); err != nil {
 		return err

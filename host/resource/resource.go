@@ -107,6 +107,14 @@ type Announcement struct {
 	Notes []string
 }
 
+// Noter is a Provider that has something to say about a thing after it was
+// changed and read back as wanted.
+type Noter interface {
+	Provider
+	// Notes returns sentences for the operator. It changes nothing.
+	Notes(ctx context.Context, want mesh.Resource) []string
+}
+
 // Holder is a Provider of resources that may leave properties open.
 type Holder interface {
 	Provider
