@@ -114,7 +114,7 @@ type pass struct {
 	// unchanged lists what the ledger says already, if it is found so again.
 	unchanged map[mesh.ResourceID]bool
 	// notes are of writes that are under way.
-	notes map[mesh.ResourceID]string
+	notes map[mesh.ResourceID][]string
 	stop  func() bool
 }
 
@@ -138,7 +138,7 @@ func (r *Reconciler) Run(ctx context.Context, decl mesh.Declaration, trigger mes
 		declared:  make(map[mesh.ResourceID]mesh.Resource),
 		digests:   make(map[mesh.ResourceID]string),
 		unchanged: make(map[mesh.ResourceID]bool),
-		notes:     make(map[mesh.ResourceID]string),
+		notes:     make(map[mesh.ResourceID][]string),
 		actions:   state.Units,
 	}
 	for _, e := range state.Ledger {
@@ -461,7 +461,7 @@ func (p *pass) announce(ctx context.Context, provider resource.Provider, want me
 		if edited != "" {
 			notes = append([]string{edited}, notes...)
 		}
-		p.notes[id] = strings.Join(notes, "; ")
+		p.notes[id] = notes
 	}
 	asBefore := entry.BeforeWant == p.digests[id]
 	if entry.Before.Good() && !entry.Writing && (asBefore || edited != "") {
@@ -558,7 +558,7 @@ func (p *pass) readBack(ctx context.Context, provider resource.Provider, res mes
 	if applied != nil {
 		p.log.WarnContext(ctx, "the tool reported an error and the machine is as wanted", "resource", id, "error", applied)
 	}
-	record := Record{Result: p.result(id, mesh.StatusChanged, "", p.note(provider, res, applied)), Owned: owned, Units: p.follow(res)}
+	record := Record{Result: p.result(id, mesh.StatusChanged, "", p.note(ctx, provider, res, applied)), Owned: owned, Units: p.follow(res)}
 	fault.Point("reconcile.before-record")
 	if err := p.record(ctx, record); err != nil {
 		return err
@@ -569,20 +569,19 @@ func (p *pass) readBack(ctx context.Context, provider resource.Provider, res mes
 
 // note joins what was known before the write, what the provider says of it
 // afterwards, and the error that it reported although all is as wanted.
-func (p *pass) note(provider resource.Provider, res mesh.Resource, applied error) string {
-	var sentences []string
-	if before := p.notes[res.ID()]; before != "" {
-		sentences = append(sentences, before)
-	}
+func (p *pass) note(ctx context.Context, provider resource.Provider, res mesh.Resource, applied error) string {
+	notes := slices.Clone(p.notes[res.ID()])
 	if n, ok := provider.(resource.Noter); ok {
-		if after := n.Note(res); after != "" {
-			sentences = append(sentences, after)
-		}
+		notes = append(notes, n.Notes(ctx, res)...)
 	}
 	if e := resource.AsError(applied); e != nil && e.Status != mesh.StatusDeferred {
-		sentences = append(sentences, "it is as wanted although an error was reported: "+e.Detail)
+		notes = append(notes, "it is as wanted although an error was reported: "+e.Detail)
 	}
-	return strings.Join(sentences, "; ")
+	all := strings.Join(notes, "; ")
+	if all != "" {
+		p.log.InfoContext(ctx, "resource changed", "resource", res.ID(), "detail", all)
+	}
+	return all
 }
 
 // untouched reports whether a write that failed left nothing of the mesh: it was

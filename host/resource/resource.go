@@ -107,6 +107,14 @@ type Announcement struct {
 	Notes []string
 }
 
+// Noter is a Provider that has something to say about a thing after it was
+// changed and read back as wanted.
+type Noter interface {
+	Provider
+	// Notes returns sentences for the operator. It changes nothing.
+	Notes(ctx context.Context, want mesh.Resource) []string
+}
+
 // Holder is a Provider of resources that may leave properties open.
 type Holder interface {
 	Provider
@@ -142,14 +150,6 @@ type PassStarter interface {
 	// StartPass forgets what was read in an earlier pass. declared is everything
 	// that this pass is for, of every kind, in the order of the declaration.
 	StartPass(ctx context.Context, declared []mesh.Resource)
-}
-
-// Noter is a Provider that has more to say of a resource that it changed than
-// that it changed.
-type Noter interface {
-	// Note is a sentence for the operator about what Apply did in this pass,
-	// without content. Empty: there is nothing to add.
-	Note(want mesh.Resource) string
 }
 
 // Error is an outcome that a provider names.

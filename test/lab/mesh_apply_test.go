@@ -251,6 +251,7 @@ func awaitBegun(t *testing.T, h *lab.Host, name string) {
 }
 
 // Shows: M5, M13
+// Cases: O-140, O-150
 func TestAHostThatIsKilledInTheMiddleOfATransactionFinishesItAndTheRest(t *testing.T) {
 	publish(t, theMesh(t), slowToConfigure("fx-kill"))
 	onEachNode(t, func(t *testing.T, f *fleet.Fleet, h *lab.Host) {
@@ -270,6 +271,7 @@ func TestAHostThatIsKilledInTheMiddleOfATransactionFinishesItAndTheRest(t *testi
 }
 
 // Shows: M5
+// Cases: O-141
 func TestAMachineThatLosesPowerInTheMiddleOfATransactionConvergesAfterTheBoot(t *testing.T) {
 	f := theMesh(t)
 	publish(t, f, slowToConfigure("fx-power"))

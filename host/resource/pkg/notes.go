@@ -33,10 +33,11 @@ func (n *notes) add(jobs []job, format string, args ...any) {
 	}
 }
 
-// Note says what came with the installation of a package, what was kept, which
-// scripts failed, and what it did to services.
-func (p *Provider) Note(want mesh.Resource) string {
-	return strings.Join(p.notes.of[want.Name], "; ")
+// Notes says what came with the installation of a package, what was kept, which
+// scripts failed, what it did to services, and what of the package is not there
+// although it is installed.
+func (p *Provider) Notes(ctx context.Context, want mesh.Resource) []string {
+	return append(slices.Clone(p.notes.of[want.Name]), p.missing(ctx, want)...)
 }
 
 // take sorts what the manager has to tell to the jobs that it is about. What is
@@ -123,4 +124,29 @@ func some(names []string) string {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:namesShown], ", "), more)
 	}
 	return strings.Join(names, ", ")
+}
+
+// ConffileLooker is a Manager that knows which configuration files of an
+// installed package are not there.
+type ConffileLooker interface {
+	// MissingConffiles returns their paths.
+	MissingConffiles(ctx context.Context, name string) ([]string, error)
+}
+
+// missing says what of an installed package is not there although it is
+// installed.
+func (p *Provider) missing(ctx context.Context, want mesh.Resource) []string {
+	looker, ok := p.manager.(ConffileLooker)
+	if !ok || want.Absent() {
+		return nil
+	}
+	missing, err := looker.MissingConffiles(ctx, want.Name)
+	if err != nil {
+		p.log.LogAttrs(ctx, slog.LevelWarn, "the configuration files of a package were not looked at", slog.String("package", want.Name), slog.Any("error", err))
+		return nil
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("installed, and somebody deleted its configuration files, which do not come back by themselves: %s", strings.Join(missing, ", "))}
 }

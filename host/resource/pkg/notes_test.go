@@ -57,14 +57,14 @@ func TestWhatATransactionDidBesidesIsTold(t *testing.T) {
 	if errs := p.ApplySet(t.Context(), change(present("needs", "1"))); errs[0] != nil {
 		t.Fatal(errs[0])
 	}
-	note := p.Note(present("needs", "1"))
+	note := strings.Join(p.Notes(context.Background(), present("needs", "1")), "; ")
 	for _, word := range []string{"with it came fx 2", "the file was kept", "about all", "now running: up.service", "no longer running: down.service", "restart", "old.service"} {
 		if !strings.Contains(note, word) {
 			t.Errorf("it is not told that %q: %s", word, note)
 		}
 	}
 	p.StartPass(t.Context(), nil)
-	if note := p.Note(present("needs", "1")); note != "" {
+	if note := strings.Join(p.Notes(context.Background(), present("needs", "1")), "; "); note != "" {
 		t.Errorf("the next pass still tells %q", note)
 	}
 }
@@ -76,7 +76,7 @@ func TestThatTheToolReportedAnErrorIsToldBesideAChange(t *testing.T) {
 	if errs := p.ApplySet(t.Context(), change(present("fx", "1"))); errs[0] != nil {
 		t.Fatal(errs[0])
 	}
-	if note := p.Note(present("fx", "1")); !strings.Contains(note, "the tool ended with 1") {
+	if note := strings.Join(p.Notes(context.Background(), present("fx", "1")), "; "); !strings.Contains(note, "the tool ended with 1") {
 		t.Errorf("told is %q", note)
 	}
 }

@@ -55,7 +55,7 @@ func render(f found) (text string, run, total int) {
 	b.WriteString("# Cases from practice, and the tests that run them\n\n")
 	b.WriteString("What people have met who let a program keep files and packages on their machines. Each case is run against real file systems and real package managers where there is a test; each test judges the machine, the report, and that a second pass over the same writes nothing and says the same. A case that no test runs, or for which this host does something else than one might expect, says why.\n")
 	for _, k := range list {
-		fmt.Fprintf(&b, "\n## %s\n\n| | Case | Run by |\n|---|---|---|\n", k.title)
+		fmt.Fprintf(&b, "\n## %s\n\n| | Case | What is judged | Run by |\n|---|---|---|---|\n", k.title)
 		for _, c := range k.cases {
 			total++
 			tests := slices.Sorted(slices.Values(f.tests[c.number]))
@@ -71,7 +71,7 @@ func render(f found) (text string, run, total int) {
 			if len(cells) == 0 {
 				cells = []string{"not yet"}
 			}
-			fmt.Fprintf(&b, "| %s | %s | %s |\n", c.number, c.title, strings.Join(cells, "<br>"))
+			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", c.number, c.title, holds[c.number], strings.Join(cells, "<br>"))
 		}
 	}
 	fmt.Fprintf(&b, "\n%d of %d cases are run.\n", run, total)

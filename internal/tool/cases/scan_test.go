@@ -22,11 +22,11 @@ func TestTable(t *testing.T) { t.Run("O-002 with words", nil); _ = []row{{"O-004
 	}
 	page, run, total := render(f)
 	for _, line := range []string{
-		"| O-001 | a link to a file that happens to hold the declared bytes | `a`: TestOne |",
-		"| O-002 | a link that points nowhere | `a`: TestTable |",
-		"| O-003 | everything is right already, also behind a link: nothing is written | *there is no such kernel* |",
-		"| O-004 | a link into another tree that others share | `a`: TestTable<br>*part of it* |",
-		"| O-006 | a secret written over a planted link, or over a file that others can read | not yet |",
+		"| O-001 | a link to a file that happens to hold the declared bytes | nothing is touched; failed (target-is-symlink) | `a`: TestOne |",
+		"| O-002 | a link that points nowhere | nothing is touched; failed (target-is-symlink) | `a`: TestTable |",
+		"| O-003 | everything is right already, also behind a link: nothing is written | ok; no inode, time or directory changes | *there is no such kernel* |",
+		"| O-004 | a link into another tree that others share | nothing is touched; failed (target-is-symlink) | `a`: TestTable<br>*part of it* |",
+		"| O-006 | a secret written over a planted link, or over a file that others can read | the link stays, failed; the other becomes a new file of mode 0600, and another user never reads the secret | not yet |",
 	} {
 		if !strings.Contains(page, line+"\n") {
 			t.Errorf("the page lacks %q:\n%s", line, page)
