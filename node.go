@@ -88,6 +88,8 @@ type Inventory struct {
 	Units []string `json:"units,omitempty"`
 	// Networks lists interface names with their addresses.
 	Networks []Network `json:"networks,omitempty"`
+	// Host says how the host stands with its own version. Nil: it says nothing.
+	Host *HostUpgrade `json:"host,omitempty"`
 }
 
 // InstalledPackage is one row of the package database.

@@ -103,6 +103,12 @@ const (
 	ReasonTimeout Reason = "timed-out"
 	// ReasonNoWayBack: the host could not be rolled back, so it is not upgraded.
 	ReasonNoWayBack Reason = "no-way-back"
+	// ReasonPutBack: the new version of the host cannot run here, and the one
+	// that runs was put back.
+	ReasonPutBack Reason = "put-back"
+	// ReasonRefused: this version of the host was undone here, and no write has
+	// named it since.
+	ReasonRefused Reason = "version-refused"
 	// ReasonInternal: a fault of ours; the host's journal has more.
 	ReasonInternal Reason = "internal"
 )

@@ -164,11 +164,11 @@ func LedgerDigest(results []Result) string {
 // EventKind names a kind of event.
 type EventKind string
 
-// The events that a host raises.
+// The events that a host raises. Each Ending is one too, of the package that
+// is the host itself.
 const (
 	EventDrift     EventKind = "drift"      // a managed resource was found changed
 	EventStoreLost EventKind = "store-lost" // the host began with a new store
-	EventRollback  EventKind = "rollback"   // the host was put back
 	EventRefused   EventKind = "refused"    // a declaration was refused
 	EventInvalid   EventKind = "invalid"    // a declaration had faults
 )

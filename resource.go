@@ -49,9 +49,13 @@ type Resource struct {
 	Name string `json:"name"`
 	// From is the named declaration that this resource was compiled from.
 	// Empty in a document.
-	From    string       `json:"from,omitempty"`
-	File    *FileSpec    `json:"file,omitempty"`
-	Package *PackageSpec `json:"package,omitempty"`
+	From string `json:"from,omitempty"`
+	// Revision of From at the time of compiling. It is not part of what is
+	// wanted: it tells a write that names a thing anew from one that does not.
+	// Zero in a document.
+	Revision int64        `json:"revision,omitempty"`
+	File     *FileSpec    `json:"file,omitempty"`
+	Package  *PackageSpec `json:"package,omitempty"`
 	// Requires lists resources of the same node that must be as wanted first.
 	Requires []ResourceID `json:"requires,omitempty"`
 	// OnChange names what is done after this resource was changed. Nil: nothing.
@@ -70,7 +74,7 @@ func (r Resource) Absent() bool {
 // same thing. It is 64 hexadecimal digits of SHA-256. Inline content counts
 // through FileSpec.SHA256 only, so the same bytes inline or as a blob are equal.
 func (r Resource) Digest() string {
-	r.From = ""
+	r.From, r.Revision = "", 0
 	if r.File != nil {
 		file := *r.File
 		file.Content = nil

@@ -217,6 +217,7 @@ func (c *Control) load(ctx context.Context) error {
 		if len(ps) > 0 {
 			return fmt.Errorf("prepare declaration %s revision %d: %w", r.Name, r.Revision, ps)
 		}
+		source.Number(r.Revision)
 		sources = append(sources, source)
 	}
 	c.set = assign.NewSet(sources...)

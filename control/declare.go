@@ -49,6 +49,7 @@ func (c *Control) Declare(ctx context.Context, caller Caller, doc mesh.Document)
 		return Declared{Declaration: newest.Name, Revision: newest.Revision}, nil
 	}
 	revision.Revision = newest.Revision + 1
+	source.Number(revision.Revision)
 	return c.write(ctx, caller, revision, source)
 }
 

@@ -285,6 +285,7 @@ func (c *Control) takeBundle(ctx context.Context, tx *EnrolTx, e mesh.Enrol, now
 		return nil, err
 	}
 	revision.Revision, revision.By, revision.Door, revision.At = 1, "node "+tx.Node.Name, "enrol", now
+	source.Number(revision.Revision)
 	tx.Bootstrap = &revision
 	return source, nil
 }

@@ -131,9 +131,13 @@ func (c *Control) Node(ctx context.Context, name string) (NodeDetail, error) {
 	if err != nil {
 		return NodeDetail{}, fmt.Errorf("read events of %s: %w", name, err)
 	}
+	inventory, err := c.store.Inventory(ctx, name)
+	if err != nil {
+		return NodeDetail{}, fmt.Errorf("read inventory of %s: %w", name, err)
+	}
 	bad := slices.DeleteFunc(slices.Clone(results), func(r mesh.Result) bool { return !r.Status.Bad() })
 	return NodeDetail{
-		NodeView: n.view(bad), Labels: n.Labels, Key: keyFingerprint(n.key), HostVersion: n.HostVersion, Enrolled: n.Enrolled,
+		NodeView: n.view(bad), Labels: n.Labels, Key: keyFingerprint(n.key), HostVersion: n.HostVersion, Enrolled: n.Enrolled, Host: inventory.Host,
 		Profile: n.Profile, Briefing: n.Briefing, Results: results, Owned: ids[name], Kept: n.Kept, Events: events, Drift: n.Drift,
 		LedgerAgrees: n.beat.Ledger != "" && n.beat.Ledger == mesh.LedgerDigest(results),
 	}, nil

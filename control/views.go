@@ -202,13 +202,17 @@ type NodeDetail struct {
 	Labels      map[string]string `json:"labels,omitempty"`
 	Key         string            `json:"key"`
 	HostVersion string            `json:"host_version"`
-	Enrolled    time.Time         `json:"enrolled"`
-	Profile     mesh.Profile      `json:"profile"`
-	Briefing    mesh.Briefing     `json:"briefing"`
-	Results     []mesh.Result     `json:"results"`
-	Owned       []mesh.ResourceID `json:"owned"`
-	Kept        []mesh.ResourceID `json:"kept,omitempty"`
-	Events      []EventView       `json:"events,omitempty"`
+	// Host says how the host stands with its own version: whether a release that
+	// does not run there would be undone, and how the last upgrade ended. Nil:
+	// the host says nothing of it.
+	Host     *mesh.HostUpgrade `json:"host,omitempty"`
+	Enrolled time.Time         `json:"enrolled"`
+	Profile  mesh.Profile      `json:"profile"`
+	Briefing mesh.Briefing     `json:"briefing"`
+	Results  []mesh.Result     `json:"results"`
+	Owned    []mesh.ResourceID `json:"owned"`
+	Kept     []mesh.ResourceID `json:"kept,omitempty"`
+	Events   []EventView       `json:"events,omitempty"`
 	// Drift is the heartbeat's count since the host started.
 	Drift uint64 `json:"drift"`
 	// LedgerAgrees: the digest in the last heartbeat is that of the results here.

@@ -25,6 +25,26 @@ import (
 // daemon is started again, moves it aside and begins a new one.
 var ErrStoreDamaged = errors.New("the store is damaged")
 
+// ErrHandOver: another version of this host is installed and sound, and this
+// one ends so that the service manager starts it.
+var ErrHandOver = errors.New("this version hands over to the one that is installed")
+
+// Upgrader is the host's own upgrade. It is called from the reconcile loop.
+// Each method may return ErrHandOver; any other error is logged, and what it is
+// about is tried again at the next call.
+type Upgrader interface {
+	// PassEnded is called after each pass that ended, and once when the host has
+	// started and there is nothing to reconcile. A version that is on trial is
+	// confirmed by it.
+	PassEnded(ctx context.Context) error
+	// Turn is called again and again while the loop is idle.
+	Turn(ctx context.Context) error
+	// Facts says how the host stands with its own version; from any goroutine.
+	Facts(ctx context.Context) mesh.HostUpgrade
+	// Changes counts what may have changed the facts.
+	Changes() uint64
+}
+
 // Store is what the host keeps. An error that is ErrStoreDamaged ends the
 // daemon; any other, such as a full disk, is tried again. Each method is one transaction, durable when it
 // returns nil.
@@ -118,6 +138,8 @@ type Config struct {
 	Forget func() error
 	// Dial makes the link of an enrolled host. The host is what the link talks to.
 	Dial func(Settings, *Host) Link
+	// Upgrader of this host. Nil: it is not upgraded by declaration.
+	Upgrader Upgrader
 	// Settle waits for what an earlier life of this daemon left running.
 	Settle func(ctx context.Context) error
 	// Notify reports to the service manager.
@@ -214,10 +236,14 @@ func (h *Host) Run(ctx context.Context) error {
 	}
 	var all error
 	for range loops {
-		if err := <-errs; err != nil && !errors.Is(err, context.Canceled) {
+		err := <-errs
+		cancel()
+		switch {
+		case errors.Is(err, ErrHandOver):
+			h.cfg.Log.InfoContext(ctx, "this version ends; the service manager starts the one that is installed")
+		case err != nil && !errors.Is(err, context.Canceled):
 			all = errors.Join(all, err)
 		}
-		cancel()
 	}
 	return all
 }
@@ -240,13 +266,15 @@ func (h *Host) reconcileLoop(ctx context.Context) error {
 	var err error
 	if h.held.Load() > 0 {
 		err = h.pass(ctx, mesh.TriggerResumed, beat, retry)
+	} else {
+		err = h.upgraded(ctx, Upgrader.PassEnded)
 	}
 	for {
 		beat()
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if errors.Is(err, ErrStoreDamaged) {
+		if errors.Is(err, ErrStoreDamaged) || errors.Is(err, ErrHandOver) {
 			return err
 		}
 		if err != nil {
@@ -256,6 +284,7 @@ func (h *Host) reconcileLoop(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 		case <-turn.C:
+			err = h.upgraded(ctx, Upgrader.Turn)
 		case <-h.declared:
 			err = h.pass(ctx, mesh.TriggerDeclared, beat, retry)
 			drift.Reset(h.driftInterval())
@@ -269,6 +298,9 @@ func (h *Host) reconcileLoop(ctx context.Context) error {
 			if out.err = a.do(ctx); out.err == nil {
 				err = h.pass(ctx, mesh.TriggerAsked, beat, retry)
 				out.err = err
+				if errors.Is(err, ErrHandOver) {
+					out.err = nil
+				}
 			}
 			if out.err == nil {
 				out.status, out.err = h.Status(ctx)
@@ -332,14 +364,40 @@ func (h *Host) pass(ctx context.Context, trigger mesh.Trigger, beat func(), retr
 		if err := h.sayGoodbye(ctx, *d, out); err != nil {
 			return err
 		}
+		over := h.upgraded(ctx, Upgrader.PassEnded)
 		h.tellChanges(ctx, trigger, out)
 		if out.Count(mesh.StatusDeferred) > 0 {
 			retry.after(somethingDeferred)
 		} else {
 			retry.after(nothingDeferred)
 		}
+		return over
+	}
+}
+
+// upgraded calls the host's own upgrade. Only ErrHandOver and a store that is
+// damaged come back.
+func (h *Host) upgraded(ctx context.Context, call func(Upgrader, context.Context) error) error {
+	if h.cfg.Upgrader == nil {
 		return nil
 	}
+	before := h.cfg.Upgrader.Changes()
+	err := call(h.cfg.Upgrader, ctx)
+	if h.cfg.Upgrader.Changes() != before {
+		h.mu.Lock()
+		link, ok := h.link.(Refresher)
+		h.mu.Unlock()
+		if ok {
+			link.Refresh(mesh.WantInventory)
+		}
+	}
+	if errors.Is(err, ErrHandOver) || errors.Is(err, ErrStoreDamaged) {
+		return err
+	}
+	if err != nil && ctx.Err() == nil {
+		h.cfg.Log.ErrorContext(ctx, "a step of this host's own upgrade did not succeed; it is tried again", "error", err)
+	}
+	return nil
 }
 
 func (h *Host) logOutcome(ctx context.Context, d mesh.Declaration, trigger mesh.Trigger, out reconcile.Outcome) {

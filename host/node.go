@@ -169,6 +169,9 @@ type Status struct {
 	Kept    []mesh.ResourceID `json:"kept,omitempty"`
 	Pending int               `json:"pending_messages"`
 	Drift   uint64            `json:"drift"`
+	// Upgrade says how the host stands with its own version. Nil: it does not
+	// say.
+	Upgrade *mesh.HostUpgrade `json:"upgrade,omitempty"`
 }
 
 // Status reads how the host is.
@@ -185,6 +188,10 @@ func (h *Host) Status(ctx context.Context) (Status, error) {
 		Link: "not enrolled: this machine belongs to no mesh yet",
 		Held: sum.Held, Applied: sum.Applied, Last: sum.LastState, Trigger: sum.LastTrigger,
 		Working: working, Results: sum.Ledger, Kept: sum.Kept, Pending: sum.Pending, Drift: h.drift.Load(),
+	}
+	if h.cfg.Upgrader != nil {
+		facts := h.cfg.Upgrader.Facts(ctx)
+		s.Upgrade = &facts
 	}
 	if sum.LastPass > 0 {
 		s.LastAt = sum.LastEnded.UTC().Format("2006-01-02 15:04:05Z")
@@ -299,7 +306,7 @@ func (h *Host) Apply(ctx context.Context, path string) (Status, error) {
 		d := mesh.Declaration{Generation: mesh.Generation(h.held.Load() + 1)}
 		declared := make(map[mesh.ResourceID]bool)
 		for _, r := range doc.Resources {
-			r.Resource.From = doc.Declaration
+			r.Resource.From, r.Resource.Revision = doc.Declaration, int64(d.Generation)
 			d.Resources = append(d.Resources, r.Resource)
 			declared[r.ID()] = true
 		}

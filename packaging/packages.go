@@ -13,6 +13,8 @@ import (
 
 	"github.com/goreleaser/nfpm/v2"
 	"github.com/goreleaser/nfpm/v2/files"
+
+	"github.com/meshctl/mesh/internal/version"
 )
 
 const homepage = "https://github.com/meshctl/mesh"
@@ -20,7 +22,7 @@ const homepage = "https://github.com/meshctl/mesh"
 // Release is the package release of everything that is built here. Both formats
 // show it, so that one version string, for example "1.4.0-1", names the package
 // on every machine.
-const Release = "1"
+const Release = version.Release
 
 // Options say what to build.
 type Options struct {
@@ -41,6 +43,9 @@ type Options struct {
 	Only []string
 	// LicenseFile is the project's licence text.
 	LicenseFile string
+	// Replace has files of a package be something else, by their names in its
+	// stage: tests make releases with it that cannot run. Nil: nothing.
+	Replace map[string][]byte
 	// Time is the time of every file; zero is SOURCE_DATE_EPOCH or [DefaultTime].
 	Time time.Time
 }

@@ -97,6 +97,12 @@ func (p program) stage(ctx context.Context, dir string, o Options) error {
 			}
 		}
 	}
+	for name, b := range o.Replace {
+		if _, known := content[name]; !known {
+			return fmt.Errorf("replace %s: the package has no such file", name)
+		}
+		content[name] = b
+	}
 	for name, b := range content {
 		path := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

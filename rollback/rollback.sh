@@ -5,7 +5,9 @@
 #
 #   rollback on-failure    called by mesh-host-rollback.service (OnFailure=)
 #   rollback guard         called by the guard, which also acts when the unit is
-#                          gone, unreadable, or dead without anybody's wish
+#                          gone, unreadable, or dead without anybody's wish, and
+#                          when the version that is not confirmed was started
+#                          three times within more than a minute and never lived
 #
 # Reads   /var/lib/mesh-host/kit/confirmed     one line: the confirmed version, as the package database writes it
 #         /var/lib/mesh-host/kit/package.deb   or package.rpm: that version's package
@@ -50,6 +52,9 @@ records=$state/rollback
 lock_wait=${MESH_ROLLBACK_LOCK_WAIT:-1800}
 run_limit=${MESH_ROLLBACK_RUN_LIMIT:-1800}
 look_again=${MESH_ROLLBACK_PAUSE:-5}
+failures_enough=3
+failing_since=60
+lived_long=300
 
 installed=unknown
 confirmed=none
@@ -127,6 +132,70 @@ look_at_unit() {
 	*) verdict=unknown ;;
 	esac
 	unit_result=${unit_result:-unknown}
+}
+
+# keeps_failing: the version that is installed was started again and again and
+# ended badly each time. The service manager forgets its own count at every
+# reload before version 255 and at every boot, and a slow failure never reaches
+# it. A fast one is left to it: the first failure must lie a minute back. Sets
+# finding.
+keeps_failing() {
+	[ -r "$state/starts" ] || return 1
+	now_boot=
+	read -r now_boot 2>/dev/null <"$root/proc/sys/kernel/random/boot_id" || return 1
+	now_up=
+	read -r now_up rest 2>/dev/null <"$root/proc/uptime" || return 1
+	now_up=${now_up%%.*}
+	failures=0
+	of=
+	asked=no
+	running=no
+	first_boot=
+	first_up=0
+	while read -r word one two three; do
+		case $word in
+		begin)
+			asked=no
+			running=yes
+			last_boot=$one
+			last_up=${two%%.*}
+			[ "$of" = "$three" ] || failures=0
+			of=$three
+			;;
+		stop) asked=yes ;;
+		end)
+			if [ "$running" = yes ] && [ "$asked" = no ] && [ "$one" != success ]; then
+				if [ "$failures" -eq 0 ]; then
+					first_boot=$last_boot
+					first_up=$last_up
+				fi
+				failures=$((failures + 1))
+			fi
+			running=no
+			;;
+		esac
+	done <"$state/starts"
+	[ "$of" = "$installed" ] && [ "$failures" -ge "$failures_enough" ] || return 1
+	if [ "$first_boot" = "$now_boot" ]; then
+		case $first_up$now_up in *[!0-9]*) return 1 ;; esac
+		[ $((now_up - first_up)) -ge "$failing_since" ] || return 1
+	fi
+	if [ "$running" = yes ] && [ "$last_boot" = "$now_boot" ]; then
+		case $last_up in *[!0-9]*) return 1 ;; esac
+		[ $((now_up - last_up)) -lt "$lived_long" ] || return 1
+	fi
+	finding="$failures starts of version $installed failed one after another; $finding"
+}
+
+# judge: looks at the unit, and for the guard at the starts too. Sets verdict,
+# finding, and how the host is started in the end.
+judge() {
+	look_at_unit
+	verb=start
+	if [ "$caller" = guard ] && [ "$verdict" = alive ] && [ "$installed" != "$confirmed" ] && keeps_failing; then
+		verdict=dead
+		verb=restart
+	fi
 }
 
 # stop_was_asked: the latest start ended by request, or the machine is going down.
@@ -234,8 +303,17 @@ esac
 
 mkdir -p "$records" || say "cannot make $records"
 
+# What is there, and what was confirmed?
+[ ! -r "$kit/confirmed" ] || read -r confirmed <"$kit/confirmed" || :
+if [ -f "$kit/package.deb" ]; then
+	family=deb
+elif [ -f "$kit/package.rpm" ]; then
+	family=rpm
+fi
+look_at_package
+
 # Is the host dead, and against everybody's wish?
-look_at_unit
+judge
 case $verdict in
 alive) leave 0 not-failed "nothing is done: $finding" ;;
 unknown) leave 1 unknown "nothing is done, because the service manager does not say how $unit is: $finding" ;;
@@ -246,16 +324,9 @@ fi
 
 # Is there something to put back?
 step=kit
-[ ! -r "$kit/confirmed" ] || read -r confirmed <"$kit/confirmed" || :
-if [ -f "$kit/package.deb" ]; then
-	family=deb
-elif [ -f "$kit/package.rpm" ]; then
-	family=rpm
-fi
 if [ -z "$family" ] || [ -z "$confirmed" ] || [ "$confirmed" = none ]; then
 	leave 1 no-way-back "no version was confirmed on this machine yet, so there is none to put back; the machine itself is left as it is ($finding)"
 fi
-look_at_package
 binary=$(sha256sum "$root/usr/bin/mesh-host" 2>/dev/null | cut -d ' ' -f 1)
 binary=${binary:-unknown}
 if [ "$installed" = "$confirmed" ] && [ "$intact" = yes ]; then
@@ -273,7 +344,7 @@ step=lock
 if ! await_lock; then
 	leave 1 locked "the package manager was locked for $lock_wait seconds; the next call tries again"
 fi
-look_at_unit
+judge
 if [ "$verdict" != dead ]; then
 	leave 0 not-failed "somebody started the host meanwhile: $finding"
 fi
@@ -319,7 +390,7 @@ fi
 step=start
 bounded 120 systemctl daemon-reload </dev/null || say "systemctl daemon-reload ended with status $?"
 bounded 60 systemctl reset-failed "$unit" </dev/null || say "systemctl reset-failed ended with status $?"
-bounded 300 systemctl start "$unit" </dev/null || say "systemctl start ended with status $?"
+bounded 300 systemctl "$verb" "$unit" </dev/null || say "systemctl $verb ended with status $?"
 before=$unit_result
 look_at_unit
 unit_result=$before

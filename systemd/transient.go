@@ -40,6 +40,9 @@ type TransientSpec struct {
 	// Timeout ends the command, with SIGTERM to its whole group and later
 	// SIGKILL. Zero means no limit.
 	Timeout time.Duration
+	// Settings of another service that the command runs under. Zero: those of
+	// the service manager's defaults.
+	Settings Settings
 }
 
 // Check says what is wrong with a spec, or nil.
@@ -110,7 +113,7 @@ func (s TransientSpec) properties() []sd.Property {
 	if s.Timeout > 0 {
 		props = append(props, property("TimeoutStartUSec", uint64(s.Timeout.Microseconds())))
 	}
-	return props
+	return append(props, s.Settings.properties...)
 }
 
 // carried is the argv and the environment to send.

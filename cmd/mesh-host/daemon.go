@@ -26,8 +26,10 @@ import (
 	"github.com/meshctl/mesh/host/resource"
 	"github.com/meshctl/mesh/host/resource/file"
 	"github.com/meshctl/mesh/host/resource/pkg"
+	"github.com/meshctl/mesh/host/resource/pkg/tool"
 	"github.com/meshctl/mesh/host/store"
 	"github.com/meshctl/mesh/host/transient"
+	"github.com/meshctl/mesh/host/upgrade"
 	"github.com/meshctl/mesh/internal/cli"
 	"github.com/meshctl/mesh/internal/sqlite"
 	"github.com/meshctl/mesh/internal/version"
@@ -63,7 +65,30 @@ func runDaemon(ctx context.Context, p places) error {
 		return fmt.Errorf("reach systemd over D-Bus: %w", err)
 	}
 	defer client.Close()
-	st, lost, err := openStore(ctx, p.state, settings.Enrolled(), notifier, log)
+	a, err := newAbilities(ctx, p, client, log)
+	if err != nil {
+		return err
+	}
+	mode, err := a.upgrader.Begin(ctx)
+	if err != nil {
+		return fmt.Errorf("look which version of this host is confirmed: %w", err)
+	}
+	log.Info("mesh-host starts", "version", version.Package(), "as", mode)
+	open := store.Open
+	switch mode {
+	case upgrade.ModeTrial:
+		open = func(ctx context.Context, dir string, expected bool, now func() time.Time) (*store.Store, *store.Lost, error) {
+			return store.OpenTrial(ctx, dir, version.Package(), expected, now)
+		}
+	case upgrade.ModeConfirmed:
+		open = func(ctx context.Context, dir string, expected bool, now func() time.Time) (*store.Store, *store.Lost, error) {
+			if err := store.Settle(ctx, dir, version.Package()); err != nil {
+				return nil, nil, err
+			}
+			return store.Open(ctx, dir, expected, now)
+		}
+	}
+	st, lost, err := openStore(ctx, open, p.state, settings.Enrolled(), notifier, log)
 	if err != nil {
 		return err
 	}
@@ -74,6 +99,9 @@ func runDaemon(ctx context.Context, p places) error {
 	}()
 	if lost != nil {
 		log.Error("the store was lost; removals wait for the recovery copy", "detail", lost.Detail)
+	}
+	if err := a.upgrader.Open(ctx, st); err != nil {
+		return fmt.Errorf("report how an upgrade of this host ended: %w", err)
 	}
 	identityDir := filepath.Join(p.state, "identity")
 	key, err := link.LoadOrCreateKey(identityDir)
@@ -87,7 +115,7 @@ func runDaemon(ctx context.Context, p places) error {
 		network, stopWatching = nil, func() {}
 	}
 	defer stopWatching()
-	h, err := assemble(ctx, parts{p, settings, log, notifier, client, st, &identity{dir: identityDir, key: key}, network})
+	h, err := assemble(ctx, parts{p, settings, log, notifier, client, st, &identity{dir: identityDir, key: key}, network, a})
 	if err != nil {
 		return err
 	}
@@ -106,9 +134,9 @@ const fullDiskWait = 5 * time.Second
 // openStore opens the store. A full disk is waited for: ending would use up the
 // starts that the service manager allows, for a fault that is not this
 // program's.
-func openStore(ctx context.Context, dir string, expected bool, notifier systemd.Notifier, log *slog.Logger) (*store.Store, *store.Lost, error) {
+func openStore(ctx context.Context, open func(ctx context.Context, dir string, expected bool, now func() time.Time) (*store.Store, *store.Lost, error), dir string, expected bool, notifier systemd.Notifier, log *slog.Logger) (*store.Store, *store.Lost, error) {
 	for {
-		st, lost, err := store.Open(ctx, dir, expected, time.Now)
+		st, lost, err := open(ctx, dir, expected, time.Now)
 		if err == nil {
 			return st, lost, nil
 		}
@@ -173,6 +201,84 @@ type parts struct {
 	store    *store.Store
 	identity *identity
 	network  <-chan struct{}
+	abilities
+}
+
+// abilities are what this host can do on this machine, before it has a store.
+type abilities struct {
+	beats       *host.Beats
+	beat        func() // of the reconcile loop
+	runner      *transient.Runner
+	managerName string
+	manager     pkg.Manager
+	looker      pkg.Manager // only looks; a manager serves one goroutine
+	bundles     *bundle.Store
+	upgrader    *upgrade.Upgrader
+}
+
+func newAbilities(ctx context.Context, p places, client *systemd.Client, log *slog.Logger) (abilities, error) {
+	a := abilities{beats: host.NewBeats(time.Now), managerName: profile.DetectManager(ctx)}
+	a.beat = a.beats.Loop("reconcile")
+	a.runner = transient.NewRunner(client, filepath.Join(p.state, "run"), a.beat, log)
+	var format bundle.Format
+	a.manager, format = newManager(a.managerName, a.runner, a.beat)
+	a.looker, _ = newManager(a.managerName, nil, nil)
+	var err error
+	if a.bundles, err = bundle.Open(ctx, filepath.Join(p.state, "bundle"), format); err != nil {
+		return a, fmt.Errorf("read the bundle that this host keeps: %w", err)
+	}
+	own, _ := newManager(a.managerName, nil, nil)
+	a.upgrader = upgrade.New(upgrade.Config{
+		State: p.state, UnitDir: "/etc/systemd/system", Settings: p.settings, Running: version.Package(),
+		Family:    map[bundle.Format]upgrade.Family{bundle.Deb: upgrade.Deb, bundle.RPM: upgrade.RPM}[format],
+		Installed: installedBy(own), Local: a.bundles.Path, Refresh: a.refresh, Runner: a.runner, Unlocked: unlockedFor(format, a.beat),
+		Units: client, Beat: a.beat, Now: time.Now, Log: log,
+	})
+	return a, nil
+}
+
+// refresh asks the repositories, in the reconcile loop as all that changes
+// something.
+func (a abilities) refresh(ctx context.Context) error {
+	if a.manager == nil {
+		return errors.New("there is no package manager")
+	}
+	return a.manager.Refresh(ctx)
+}
+
+func installedBy(m pkg.Manager) func(context.Context) ([]pkg.Installed, error) {
+	if m == nil {
+		return func(context.Context) ([]pkg.Installed, error) { return nil, errors.New("there is no package manager") }
+	}
+	return m.Installed
+}
+
+// selfLockWait is how long the host waits for the package manager's lock before
+// it puts itself back; after that it is tried again.
+const selfLockWait = time.Minute
+
+func unlockedFor(format bundle.Format, waiting func()) func(context.Context) error {
+	files := []string{"/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock"}
+	if format == bundle.RPM {
+		files = []string{"/var/lib/rpm/.rpm.lock", "/usr/lib/sysimage/rpm/.rpm.lock"}
+	}
+	return func(ctx context.Context) error { return tool.WaitUnlocked(ctx, selfLockWait, waiting, files...) }
+}
+
+// describer adds to the inventory how the host stands with its own version.
+type describer struct {
+	*profile.Collector
+	upgrader *upgrade.Upgrader
+}
+
+// Inventory implements host.Describer.
+func (d describer) Inventory(ctx context.Context) (mesh.Inventory, error) {
+	i, err := d.Collector.Inventory(ctx)
+	if err == nil {
+		facts := d.upgrader.Facts(ctx)
+		i.Host = &facts
+	}
+	return i, err
 }
 
 // identity is this machine's key.
@@ -204,30 +310,21 @@ func (i *identity) replace() error {
 // assemble puts the host together.
 func assemble(ctx context.Context, p parts) (*host.Host, error) {
 	log := p.log
-	beats := host.NewBeats(time.Now)
-	reconcileBeat := beats.Loop("reconcile")
-	runner := transient.NewRunner(p.client, filepath.Join(p.state, "run"), reconcileBeat, log)
-	managerName := profile.DetectManager(ctx)
-	manager, format := newManager(managerName, runner, reconcileBeat)
-	looker, _ := newManager(managerName, nil, nil) // only looks; a manager serves one goroutine
-	bundles, err := bundle.Open(ctx, filepath.Join(p.state, "bundle"), format)
-	if err != nil {
-		return nil, fmt.Errorf("read the bundle that this host keeps: %w", err)
-	}
-	units := transient.NewUnits(p.client, reconcileBeat)
+	units := transient.NewUnits(p.client, p.beat)
 	reconciler := reconcile.New(reconcile.Config{
 		Store: p.store,
 		Providers: []resource.Provider{
 			file.New(file.Config{Content: p.store, Logger: log}),
-			pkg.New(pkg.Config{Manager: manager, Local: bundles, Logger: log, Keep: []string{"mesh-host"}, Services: units}),
+			p.upgrader.Wrap(pkg.New(pkg.Config{Manager: p.manager, Local: p.bundles, Logger: log, Keep: []string{"mesh-host"}, Services: units})),
 		},
 		Units: units,
+		Last:  upgrade.Self,
 		Now:   time.Now,
 		Log:   log,
 	})
-	describer := profile.New(profile.Config{
-		Manager:  managerName,
-		Packages: packagesOf(looker),
+	collector := profile.New(profile.Config{
+		Manager:  p.managerName,
+		Packages: packagesOf(p.looker),
 		Bus: func(ctx context.Context) error {
 			_, err := p.client.Unit(ctx, systemd.HostUnit)
 			return err
@@ -243,22 +340,23 @@ func assemble(ctx context.Context, p parts) (*host.Host, error) {
 	h := host.New(host.Config{
 		Store:      p.store,
 		Reconciler: reconciler,
-		Describer:  describer,
+		Describer:  describer{collector, p.upgrader},
 		Enroller:   enroller{p.identity},
-		Bundles:    bundles,
+		Bundles:    p.bundles,
 		Settings:   p.settings,
 		Save:       func(s host.Settings) error { return host.SaveSettings(p.places.settings, s) },
 		Forget:     p.identity.replace,
 		Dial: func(s host.Settings, h *host.Host) host.Link {
-			return newLink(p, s, h, beats)
+			return newLink(p, s, h, p.beats)
 		},
-		Settle:  runner.Settle,
-		Notify:  p.notifier,
-		Version: version.Version,
-		BootID:  strings.TrimSpace(string(bootID)),
-		Now:     time.Now,
-		Log:     log,
-		Beats:   beats,
+		Upgrader: p.upgrader,
+		Settle:   p.runner.Settle,
+		Notify:   p.notifier,
+		Version:  version.Version,
+		BootID:   strings.TrimSpace(string(bootID)),
+		Now:      time.Now,
+		Log:      log,
+		Beats:    p.beats,
 	})
 	return h, nil
 }

@@ -58,6 +58,7 @@ and need root.
 		newApplyCommand(p),
 		newReconcileCommand(p),
 		newStatusCommand(p),
+		newCheckCommand(p),
 		newVersionCommand(),
 	)
 	cli.AddManCommand(root)

@@ -56,6 +56,12 @@ func showText(out io.Writer, s host.Status) error {
 		fmt.Fprintf(&b, "node:     %s\n", s.Node)
 	}
 	fmt.Fprintf(&b, "version:  %s\n", s.Version)
+	if s.Upgrade != nil {
+		fmt.Fprintf(&b, "way back: %s\n", wayBack(*s.Upgrade))
+		if l := s.Upgrade.Last; l != nil {
+			fmt.Fprintf(&b, "upgrade:  %s, from %s to %s, at %s\n", l.Ending, dash(l.From), dash(l.To), l.At.UTC().Format("2006-01-02 15:04:05Z"))
+		}
+	}
 	fmt.Fprintf(&b, "link:     %s\n", s.Link)
 	fmt.Fprintf(&b, "held:     %s\n", s.Held)
 	fmt.Fprintf(&b, "applied:  %s\n", s.Applied)
@@ -87,6 +93,14 @@ func showText(out io.Writer, s host.Status) error {
 	}
 	_, err := io.WriteString(out, b.String())
 	return err
+}
+
+// wayBack says whether a release that does not run here would be undone.
+func wayBack(u mesh.HostUpgrade) string {
+	if u.CanRollBack {
+		return "yes, to version " + u.Confirmed
+	}
+	return "no: " + u.Why
 }
 
 func firstLine(r mesh.Result) string {

@@ -91,6 +91,8 @@ func (d deps) printNode(n control.NodeDetail) error {
 		{"enrolled", stamp(n.Enrolled)},
 		{"key", n.Key},
 		{"host version", orDash(n.HostVersion)},
+		{"way back", wayBack(n.Host)},
+		{"last upgrade", lastUpgrade(n.Host)},
 		{"drift", fmt.Sprintf("%d since the host started", n.Drift)},
 		{"ledger", ledgerText(n)},
 		{"system", systemText(n.Profile)},
@@ -139,6 +141,29 @@ func ledgerText(n control.NodeDetail) string {
 		return "the node's and this one agree"
 	}
 	return "the node's differs from the results here; a report is on its way, or no heartbeat came yet"
+}
+
+// wayBack says whether a release of the host that does not run would be undone.
+func wayBack(h *mesh.HostUpgrade) string {
+	switch {
+	case h == nil:
+		return "-"
+	case h.CanRollBack:
+		return "yes, to " + h.Confirmed
+	}
+	return "no: " + h.Why
+}
+
+func lastUpgrade(h *mesh.HostUpgrade) string {
+	if h == nil || h.Last == nil {
+		return "-"
+	}
+	l := h.Last
+	text := fmt.Sprintf("%s, from %s to %s, %s", l.Ending, orDash(l.From), orDash(l.To), stamp(l.At))
+	if l.Why != "" {
+		text += ": " + l.Why
+	}
+	return text
 }
 
 func systemText(p mesh.Profile) string {

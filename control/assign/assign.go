@@ -129,6 +129,14 @@ func compiled(from string, r mesh.Resource) mesh.Resource {
 	return r
 }
 
+// Number says which revision the document is; every resource of it carries
+// that. It must be called before the source is used.
+func (s *Source) Number(revision int64) {
+	for i := range s.resources {
+		s.resources[i].resource.Revision = revision
+	}
+}
+
 // Name is the name of the declaration.
 func (s *Source) Name() string { return s.name }
 

@@ -67,6 +67,21 @@ func order(resources []mesh.Resource) (sorted []mesh.Resource, cyclic []mesh.Res
 	return sorted, cyclic
 }
 
+// cutLast takes the resource that comes last, and what requires it directly or
+// through others, off the end of sorted resources.
+func cutLast(sorted []mesh.Resource, last mesh.ResourceID) (rest, cut []mesh.Resource) {
+	var ids []mesh.ResourceID
+	for _, r := range sorted {
+		if last != "" && (r.ID() == last || slices.ContainsFunc(r.Requires, func(id mesh.ResourceID) bool { return slices.Contains(ids, id) })) {
+			ids = append(ids, r.ID())
+			cut = append(cut, r)
+			continue
+		}
+		rest = append(rest, r)
+	}
+	return rest, cut
+}
+
 // groups cuts sorted resources into runs that may be applied in one step:
 // resources of a kind that can take a set, standing together, none of which
 // requires another one of the run.

@@ -37,6 +37,9 @@ type Config struct {
 	Store     Store
 	Providers []resource.Provider
 	Units     Units
+	// Last names the resource that is changed when all else is done: the host
+	// itself. Empty: there is none.
+	Last mesh.ResourceID
 	// Now is the time that results and reports carry.
 	Now func() time.Time
 	Log *slog.Logger
@@ -47,6 +50,7 @@ type Reconciler struct {
 	store     Store
 	providers map[mesh.Kind]resource.Provider
 	units     Units
+	last      mesh.ResourceID
 	now       func() time.Time
 	log       *slog.Logger
 }
@@ -57,6 +61,7 @@ func New(cfg Config) *Reconciler {
 		store:     cfg.Store,
 		providers: make(map[mesh.Kind]resource.Provider, len(cfg.Providers)),
 		units:     cfg.Units,
+		last:      cfg.Last,
 		now:       cfg.Now,
 		log:       cfg.Log,
 	}
@@ -255,7 +260,8 @@ func (p *pass) kept() []mesh.ResourceID {
 }
 
 // work applies, removes, applies once more what a removal may have freed, and
-// does the unit actions. It returns false when it was superseded.
+// does the unit actions; then the same for the resource that comes last and what
+// requires it. It returns false when it was superseded.
 func (p *pass) work(ctx context.Context) (bool, error) {
 	sorted, cyclic := order(p.decl.Resources)
 	for _, id := range cyclic {
@@ -264,12 +270,32 @@ func (p *pass) work(ctx context.Context) (bool, error) {
 			return false, err
 		}
 	}
+	sorted, last := cutLast(sorted, p.last)
 	if done, err := p.applyAll(ctx, sorted); err != nil || !done {
 		return done, err
 	}
 	if done, err := p.removeAll(ctx); err != nil || !done {
 		return done, err
 	}
+	if done, err := p.applyFreed(ctx, sorted); err != nil || !done {
+		return done, err
+	}
+	if err := p.actOnUnits(ctx); err != nil || len(last) == 0 {
+		return err == nil, err
+	}
+	// What was done is done; what follows from these alone is still to do.
+	p.actions = slices.DeleteFunc(p.actions, func(a UnitAction) bool {
+		return !slices.ContainsFunc(last, func(r mesh.Resource) bool { return r.ID() == a.Resource })
+	})
+	if done, err := p.applyAll(ctx, last); err != nil || !done {
+		return done, err
+	}
+	return true, p.actOnUnits(ctx)
+}
+
+// applyFreed applies once more what was not reached and what a removal may have
+// made room for.
+func (p *pass) applyFreed(ctx context.Context, sorted []mesh.Resource) (bool, error) {
 	if len(p.removed) > 0 {
 		again := slices.DeleteFunc(sorted, func(r mesh.Resource) bool {
 			s := p.results[r.ID()].Status
@@ -282,7 +308,7 @@ func (p *pass) work(ctx context.Context) (bool, error) {
 			return done, err
 		}
 	}
-	return true, p.actOnUnits(ctx)
+	return true, nil
 }
 
 func (p *pass) applyAll(ctx context.Context, sorted []mesh.Resource) (bool, error) {

@@ -33,8 +33,13 @@ const (
 )
 
 // Next returns up to limit messages with a sequence number above after, in
-// order.
+// order. While the version that uses the store is not confirmed there are none:
+// were it put back, the confirmed version would give its own messages the same
+// numbers.
 func (s *Store) Next(ctx context.Context, after uint64, limit int) ([]mesh.Frame, error) {
+	if s.trial.Load() {
+		return nil, nil
+	}
 	rows, err := s.db.QueryContext(ctx, "SELECT seq, type, body FROM outbox WHERE seq > ? ORDER BY seq LIMIT ?", after, limit)
 	if err != nil {
 		return nil, fmt.Errorf("read messages: %w", err)

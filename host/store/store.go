@@ -61,6 +61,9 @@ type Store struct {
 
 	mu      sync.Mutex
 	decoded *mesh.Declaration // guarded by mu; nil: not read yet
+	// trial: this is the copy of a version that is not confirmed. Nothing leaves
+	// it, and nothing that the confirmed version's store needs is dropped.
+	trial atomic.Bool
 	// changed has room for one signal: messages wait to be delivered.
 	changed chan struct{}
 }
@@ -77,6 +80,11 @@ type Lost struct {
 // A store that was not there although expected is lost too. While another
 // process has it open the error is *InUseError, and nothing is changed.
 func Open(ctx context.Context, dir string, expected bool, now func() time.Time) (s *Store, lost *Lost, err error) {
+	return openIn(ctx, dir, dir, expected, now)
+}
+
+// openIn opens the store of dir whose database lies in where.
+func openIn(ctx context.Context, dir, where string, expected bool, now func() time.Time) (s *Store, lost *Lost, err error) {
 	if err := os.MkdirAll(filepath.Join(dir, blobsDir), 0o700); err != nil {
 		return nil, nil, fmt.Errorf("make the state directory: %w", err)
 	}
@@ -89,13 +97,13 @@ func Open(ctx context.Context, dir string, expected bool, now func() time.Time) 
 			err = errors.Join(err, held.Close())
 		}
 	}()
-	file := filepath.Join(dir, fileName)
+	file := filepath.Join(where, fileName)
 	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) && expected {
 		lost = &Lost{Detail: "the store was not there; a new one was begun"}
 	}
 	db, err := open(ctx, file)
 	if errors.Is(err, sqlite.ErrCorrupt) {
-		aside, moveErr := moveAside(dir)
+		aside, moveErr := moveAside(where)
 		if moveErr != nil {
 			return nil, nil, fmt.Errorf("move the damaged store aside: %w", moveErr)
 		}

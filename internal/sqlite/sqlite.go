@@ -44,6 +44,30 @@ func (e *NewerError) Error() string {
 // the first migration of a file that holds data already, a copy is made beside
 // it as FILE.before-N.
 func Open(ctx context.Context, file string, fsys fs.FS) (*sql.DB, error) {
+	db, err := handle(file)
+	if err != nil {
+		return nil, err
+	}
+	if err := prepare(ctx, db, file, fsys); err != nil {
+		return nil, errors.Join(Classify(err), db.Close())
+	}
+	return db, nil
+}
+
+// OpenAsIs opens a database file whatever its schema, and migrates nothing.
+func OpenAsIs(ctx context.Context, file string) (*sql.DB, error) {
+	db, err := handle(file)
+	if err != nil {
+		return nil, err
+	}
+	var have int
+	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&have); err != nil {
+		return nil, errors.Join(Classify(fmt.Errorf("read schema version of %s: %w", file, err)), db.Close())
+	}
+	return db, nil
+}
+
+func handle(file string) (*sql.DB, error) {
 	q := url.Values{}
 	q.Set("_journal_mode", "WAL")
 	q.Set("_synchronous", "FULL")
@@ -53,9 +77,6 @@ func Open(ctx context.Context, file string, fsys fs.FS) (*sql.DB, error) {
 	db, err := sql.Open("sqlite3", "file:"+(&url.URL{Path: file}).EscapedPath()+"?"+q.Encode())
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", file, err)
-	}
-	if err := prepare(ctx, db, file, fsys); err != nil {
-		return nil, errors.Join(Classify(err), db.Close())
 	}
 	return db, nil
 }

@@ -10,3 +10,10 @@ package version
 // -X github.com/meshctl/mesh/internal/version.Version=...; a build without that
 // flag is "0.0.0-dev".
 var Version = "0.0.0-dev"
+
+// Release is the package release of everything that is built here, which both
+// formats of packages show after the version.
+const Release = "1"
+
+// Package is the version of this build as a package database writes it.
+func Package() string { return Version + "-" + Release }

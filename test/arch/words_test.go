@@ -44,7 +44,7 @@ func constants(t *testing.T, file, typeName string) []string {
 	return words
 }
 
-func TestTheResultsPageExplainsEveryStatusAndReasonAndNoOther(t *testing.T) {
+func TestTheResultsPageExplainsEveryStatusReasonAndEndingAndNoOther(t *testing.T) {
 	page, err := os.ReadFile(resultsPage)
 	if err != nil {
 		t.Fatalf("reading the page: %v", err)
@@ -55,10 +55,11 @@ func TestTheResultsPageExplainsEveryStatusAndReasonAndNoOther(t *testing.T) {
 	}
 	statuses := constants(t, "../../report.go", "Status")
 	reasons := constants(t, "../../reason.go", "Reason")
-	if len(statuses) == 0 || len(reasons) == 0 {
-		t.Fatalf("found %d statuses and %d reasons: the test looked in the wrong place", len(statuses), len(reasons))
+	endings := constants(t, "../../upgrade.go", "Ending")
+	if len(statuses) == 0 || len(reasons) == 0 || len(endings) == 0 {
+		t.Fatalf("found %d statuses, %d reasons and %d endings: the test looked in the wrong place", len(statuses), len(reasons), len(endings))
 	}
-	spoken := slices.Concat(statuses, reasons)
+	spoken := slices.Concat(statuses, reasons, endings)
 	for _, word := range spoken {
 		if !slices.Contains(explained, word) {
 			t.Errorf("docs/004-results.md does not explain %q, which a host reports", word)

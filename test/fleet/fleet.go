@@ -65,21 +65,30 @@ func projectDir() (string, error) {
 // BuildBundle compiles the programs for this machine, packs them, and returns
 // the directory of the bundle.
 func BuildBundle(ctx context.Context, log io.Writer) (string, error) {
+	return BuildRelease(ctx, Version, log)
+}
+
+// BuildRelease is BuildBundle for another version.
+func BuildRelease(ctx context.Context, version string, log io.Writer) (string, error) {
 	project, err := projectDir()
 	if err != nil {
 		return "", err
 	}
-	out := filepath.Join(project, "out", "fleet", "packages")
+	fleet := filepath.Join(project, "out", "fleet")
+	if version != Version {
+		fleet = filepath.Join(fleet, version)
+	}
+	out := filepath.Join(fleet, "packages")
 	if err := os.RemoveAll(out); err != nil {
 		return "", fmt.Errorf("clear the packages of an earlier run: %w", err)
 	}
-	cmd := exec.CommandContext(ctx, "go", "run", "./packaging/cmd/packages", "--arch", runtime.GOARCH, "--out", out, "--version", Version)
+	cmd := exec.CommandContext(ctx, "go", "run", "./packaging/cmd/packages", "--arch", runtime.GOARCH, "--out", out, "--version", version)
 	cmd.Dir = project
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Run(); err != nil {
 		return "", fmt.Errorf("build the packages: %w", err)
 	}
-	return filepath.Join(project, "out", "fleet", "bundle", runtime.GOARCH), nil
+	return filepath.Join(fleet, "bundle", runtime.GOARCH), nil
 }
 
 // Raise makes host the first node: it installs mesh-host from the bundle's

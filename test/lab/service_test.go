@@ -64,11 +64,26 @@ func TestTheClientOfTheServiceManagerHoldsOnEverySystemd(t *testing.T) {
 // standIn builds the package of a host daemon that behaves in a given way.
 func standIn(t *testing.T, version, behaviour string) map[string]string {
 	t.Helper()
+	return spoiled(t, version, behaviour, nil, nil)
+}
+
+// spoiled is standIn with files of the package replaced, by their names in the
+// stage, and with another program. Nil: as they should be.
+func spoiled(t *testing.T, version, behaviour string, replace map[string][]byte, program []byte) map[string]string {
+	t.Helper()
 	dir := t.TempDir()
 	goBuild(t, filepath.Join(dir, "mesh-host"), "build", "-ldflags",
 		"-X main.behaviour="+behaviour+" -X github.com/meshctl/mesh/internal/version.Version="+version, "./packaging/testdata/host")
+	bin := dir
+	if program != nil {
+		bin = t.TempDir()
+		if err := os.WriteFile(filepath.Join(bin, "mesh-host"), program, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
 	paths, err := packaging.Build(context.Background(), packaging.Options{
-		Version: version, Arch: "amd64", BinDir: dir, OutDir: filepath.Join(dir, "out"), Only: []string{"mesh-host"}, LicenseFile: "../../LICENSE",
+		Version: version, Arch: "amd64", BinDir: bin, NativeDir: dir, OutDir: filepath.Join(dir, "out"), Only: []string{"mesh-host"},
+		LicenseFile: "../../LICENSE", Replace: replace,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -17,17 +18,31 @@ import (
 	"github.com/meshctl/mesh/systemd"
 )
 
-// behaviour is "good", "crash" (before READY), "exit" (status 0 before READY) or
-// "later" (ready, then a crash after a second).
+// behaviour is "good", "crash" (before READY), "exit" (status 0 before READY),
+// "later" (ready, then a crash after a second), "hang" (never READY), "silent"
+// (READY, and no sign of life), "stubborn" (ignores SIGTERM) or "unfit" (its
+// check fails).
 var behaviour = "good"
 
 func main() {
 	root := &cobra.Command{Use: "mesh-host", Short: "stand in for mesh-host"}
 	root.AddCommand(&cobra.Command{Use: "daemon", Short: "run", RunE: func(*cobra.Command, []string) error { return daemon() }})
+	check := &cobra.Command{Use: "check", Short: "look", RunE: func(*cobra.Command, []string) error { return check() }}
+	check.Flags().String("copy", "", "")
+	check.Flags().String("settings", "", "")
+	root.AddCommand(check)
 	cli.AddManCommand(root)
 	if root.Execute() != nil {
 		os.Exit(1)
 	}
+}
+
+func check() error {
+	if behaviour == "unfit" {
+		return errors.New("this version cannot run on this machine")
+	}
+	fmt.Println("check: this version can run here")
+	return nil
 }
 
 func daemon() error {
@@ -41,6 +56,8 @@ func daemon() error {
 		panic("this version cannot start")
 	case "exit":
 		return nil
+	case "hang":
+		select {}
 	}
 	if err := n.Ready(); err != nil {
 		return err
@@ -51,10 +68,16 @@ func daemon() error {
 	for {
 		select {
 		case <-ended:
+			if behaviour == "stubborn" {
+				continue
+			}
 			return n.Stopping()
 		case <-tick.C:
 			if behaviour == "later" {
 				panic("this version cannot run")
+			}
+			if behaviour == "silent" {
+				continue
 			}
 			if err := n.Ping(); err != nil {
 				return err

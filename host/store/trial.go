@@ -1,0 +1,183 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/meshctl/mesh/internal/fault"
+	"github.com/meshctl/mesh/internal/sqlite"
+)
+
+const (
+	// trialDir holds the copy of a version that is not confirmed.
+	trialDir = "trial"
+	// forFile names, in that directory, the version.
+	forFile = "for"
+)
+
+// OpenTrial opens a copy of the store in dir for a version that is not
+// confirmed, so that the confirmed one finds its own store as it left it. The
+// copy is made by the first call for a version and used by the next ones, until
+// Settle drops it or makes it the store. A store that is damaged is not copied:
+// the version then works on the store itself, as Open does.
+func OpenTrial(ctx context.Context, dir, version string, expected bool, now func() time.Time) (*Store, *Lost, error) {
+	trial := filepath.Join(dir, trialDir)
+	if trialFor(dir) != version {
+		err := makeTrial(ctx, dir, version)
+		if errors.Is(err, sqlite.ErrCorrupt) {
+			return Open(ctx, dir, expected, now)
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("copy the store for a version that is not confirmed: %w", err)
+		}
+	}
+	s, lost, err := openIn(ctx, dir, trial, expected, now)
+	if err != nil {
+		return nil, nil, err
+	}
+	s.trial.Store(true)
+	return s, lost, nil
+}
+
+// trialFor returns the version that the trial copy belongs to; empty: there is
+// none.
+func trialFor(dir string) string {
+	data, err := os.ReadFile(filepath.Join(dir, trialDir, forFile))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(data))
+}
+
+func makeTrial(ctx context.Context, dir, version string) error {
+	trial := filepath.Join(dir, trialDir)
+	aside := trial + ".new"
+	for _, old := range []string{aside, trial} {
+		if err := os.RemoveAll(old); err != nil {
+			return err
+		}
+	}
+	if err := os.Mkdir(aside, 0o700); err != nil {
+		return err
+	}
+	if _, err := os.Stat(filepath.Join(dir, fileName)); err == nil {
+		if err := copyDatabase(ctx, filepath.Join(dir, fileName), filepath.Join(aside, fileName)); err != nil {
+			return err
+		}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := writeSynced(filepath.Join(aside, forFile), []byte(version+"\n")); err != nil {
+		return err
+	}
+	if err := syncDir(aside); err != nil {
+		return err
+	}
+	fault.Point("store.trial-before-rename")
+	if err := os.Rename(aside, trial); err != nil {
+		return err
+	}
+	return syncDir(dir)
+}
+
+// copyDatabase copies a database that nobody has open, in one state.
+func copyDatabase(ctx context.Context, from, to string) error {
+	db, err := sqlite.OpenAsIs(ctx, from)
+	if err != nil {
+		return err
+	}
+	_, err = db.ExecContext(ctx, "VACUUM INTO ?", to)
+	if err := errors.Join(sqlite.Classify(err), db.Close()); err != nil {
+		return err
+	}
+	return syncFile(to)
+}
+
+func syncFile(name string) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+func writeSynced(name string, data []byte) error {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}
+
+// Settle is called by the confirmed version before it opens the store: its own
+// trial copy becomes the store, and that of any other version is dropped.
+func Settle(ctx context.Context, dir, version string) error {
+	trial := filepath.Join(dir, trialDir)
+	if trialFor(dir) != version {
+		if err := os.RemoveAll(trial); err != nil {
+			return fmt.Errorf("drop the store of a version that was not confirmed: %w", err)
+		}
+		return nil
+	}
+	file := filepath.Join(trial, fileName)
+	if _, err := os.Stat(file); err == nil {
+		// Opening and closing it puts everything into the one file.
+		db, err := sqlite.OpenAsIs(ctx, file)
+		if err == nil {
+			_, err = db.ExecContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)")
+			err = errors.Join(sqlite.Classify(err), db.Close())
+		}
+		if err != nil && !errors.Is(err, sqlite.ErrCorrupt) {
+			return fmt.Errorf("close the trial copy of the store: %w", err)
+		}
+		for _, suffix := range []string{"-wal", "-shm"} {
+			if err := os.Remove(filepath.Join(dir, fileName+suffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("make the trial copy the store: %w", err)
+			}
+		}
+		if err := syncDir(dir); err != nil {
+			return fmt.Errorf("make the trial copy the store: %w", err)
+		}
+		fault.Point("store.settle-before-rename")
+		if err := os.Rename(file, filepath.Join(dir, fileName)); err != nil {
+			return fmt.Errorf("make the trial copy the store: %w", err)
+		}
+		if err := errors.Join(syncDir(dir), syncDir(trial)); err != nil {
+			return fmt.Errorf("make the trial copy the store: %w", err)
+		}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("look at the trial copy of the store: %w", err)
+	}
+	fault.Point("store.settle-after-rename")
+	if err := os.RemoveAll(trial); err != nil {
+		return fmt.Errorf("drop the emptied trial directory: %w", err)
+	}
+	return nil
+}
+
+// Confirm says that the version that uses this store is confirmed: messages
+// leave it from now on.
+func (s *Store) Confirm() {
+	if s.trial.CompareAndSwap(true, false) {
+		s.signal()
+	}
+}
+
+// CopyTo writes the store, as it is at one moment, to a file that must not be
+// there, for another program to look at.
+func (s *Store) CopyTo(ctx context.Context, file string) error {
+	if _, err := s.db.ExecContext(ctx, "VACUUM INTO ?", file); err != nil {
+		return classify(fmt.Errorf("copy the store: %w", err))
+	}
+	return nil
+}

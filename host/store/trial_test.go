@@ -1,0 +1,129 @@
+package store_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	mesh "github.com/meshctl/mesh"
+	"github.com/meshctl/mesh/host/store"
+)
+
+func openTrial(t *testing.T, dir, version string) *store.Store {
+	t.Helper()
+	st, lost, err := store.OpenTrial(t.Context(), dir, version, true, clock)
+	if err != nil || lost != nil {
+		t.Fatalf("open the trial copy: %v, lost %+v", err, lost)
+	}
+	return st
+}
+
+func hold(t *testing.T, st *store.Store, g mesh.Generation) {
+	t.Helper()
+	if err := st.Hold(t.Context(), mesh.Declaration{Node: "n", Generation: g}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func held(t *testing.T, st *store.Store) mesh.Generation {
+	t.Helper()
+	d, err := st.Declaration(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d == nil {
+		return 0
+	}
+	return d.Generation
+}
+
+func settle(t *testing.T, dir, version string) *store.Store {
+	t.Helper()
+	if err := store.Settle(t.Context(), dir, version); err != nil {
+		t.Fatal(err)
+	}
+	return open(t, dir)
+}
+
+func shut(t *testing.T, st *store.Store) {
+	t.Helper()
+	if err := st.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// beginning is a store that the version 1-1 left with generation 1 and a message.
+func beginning(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	st, _, err := store.Open(t.Context(), dir, false, clock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hold(t, st, 1)
+	if err := st.AddEvent(t.Context(), mesh.Event{Kind: mesh.EventDrift, Detail: "from the first", At: noon}); err != nil {
+		t.Fatal(err)
+	}
+	shut(t, st)
+	return dir
+}
+
+// Shows: M20
+func TestAVersionThatIsPutBackFindsItsStoreAsItLeftItWhateverTheOtherDid(t *testing.T) {
+	dir := beginning(t)
+	other := openTrial(t, dir, "2-1")
+	hold(t, other, 7)
+	shut(t, other)
+
+	if got := held(t, settle(t, dir, "1-1")); got != 1 {
+		t.Errorf("it finds generation %d, and left generation 1", got)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "trial")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the copy of the other version is still there: %v", err)
+	}
+}
+
+func TestTheCopyOfAVersionThatWasConfirmedBecomesTheStore(t *testing.T) {
+	dir := beginning(t)
+	st := openTrial(t, dir, "2-1")
+	hold(t, st, 2)
+	// It is ended without a chance to close, and its last writes are in the journal.
+	if got := held(t, st); got != 2 {
+		t.Fatalf("the copy holds generation %d", got)
+	}
+	shut(t, st)
+	st = openTrial(t, dir, "2-1")
+	if got := held(t, st); got != 2 {
+		t.Fatalf("a second start of the same version finds generation %d, not its own 2", got)
+	}
+	shut(t, st)
+	if got := held(t, settle(t, dir, "2-1")); got != 2 {
+		t.Errorf("after the confirmation the store holds generation %d, not 2", got)
+	}
+}
+
+func TestNothingLeavesTheStoreOfAVersionThatIsNotConfirmed(t *testing.T) {
+	dir := beginning(t)
+	st := openTrial(t, dir, "2-1")
+	defer shut(t, st)
+	if frames, err := st.Next(t.Context(), 0, 10); err != nil || len(frames) != 0 {
+		t.Fatalf("before the confirmation there are messages: %v, %v", frames, err)
+	}
+	st.Confirm()
+	if frames, err := st.Next(t.Context(), 0, 10); err != nil || len(frames) != 1 {
+		t.Errorf("after the confirmation there are %d messages, not the one that the earlier version left: %v", len(frames), err)
+	}
+}
+
+func TestEachVersionThatIsTriedGetsACopyOfItsOwn(t *testing.T) {
+	dir := beginning(t)
+	second := openTrial(t, dir, "2-1")
+	hold(t, second, 9)
+	shut(t, second)
+	third := openTrial(t, dir, "3-1")
+	defer shut(t, third)
+	if got := held(t, third); got != 1 {
+		t.Errorf("the third version begins with generation %d of the second, not with that of the confirmed one", got)
+	}
+}
