@@ -41,11 +41,12 @@ func (m *Manager) Explain(ctx context.Context, t pkg.Target) error {
 	if len(successors) > 0 && t.Version == "" {
 		return resource.Failed(mesh.ReasonObsoleted, nil, "%s has taken the place of %s; declare that instead", strings.Join(slices.Compact(successors), ", "), t.Name)
 	}
-	if own, ok := m.query(ctx, append(off, name)...); ok && slices.Contains(own, name) {
+	providers, _ := m.query(ctx, append(off, "--whatprovides", name)...)
+	if slices.Contains(providers, name) {
+		// It is there, in another version or architecture.
 		return nil
 	}
-	providers, _ := m.query(ctx, append(off, "--whatprovides", name)...)
-	if providers = except(providers); len(providers) > 0 {
+	if len(providers) > 0 {
 		return resource.Failed(mesh.ReasonNotAvailable, nil, "no repository of this node offers a package named %s; the name is provided by %s, which may be declared instead", t.Name, strings.Join(providers, ", "))
 	}
 	return nil

@@ -228,7 +228,7 @@ for p in /run/rows-holder*.pid; do [ -e "$p" ] && kill -9 "$(cat "$p")"; done 2>
 	if m.rpm() {
 		script += `rm -f /etc/yum.repos.d/* /etc/dnf/versionlock.toml /etc/dnf/plugins/versionlock.list
 for n in ` + list + `; do rpm -q "$n" >/dev/null 2>&1 && rpm -e --nodeps --noscripts --allmatches "$n" >/dev/null 2>&1; done
-rm -rf /var/cache/dnf /var/cache/libdnf5 /var/lib/dnf/plugins/local*
+rm -rf /var/cache/dnf /var/cache/libdnf5 /var/lib/dnf/plugins/local* /var/lib/dnf/history.sqlite* /usr/lib/sysimage/libdnf5
 `
 	} else {
 		script += `rm -f /etc/apt/sources.list.d/* /etc/apt/preferences.d/rows* /etc/apt/apt.conf.d/99rows* /usr/sbin/policy-rc.d
