@@ -402,7 +402,12 @@ func reread(id mesh.ResourceID) []UnitAction {
 	return []UnitAction{{Resource: id, Verb: verbReread}}
 }
 
+// isUnitFile reports whether the service manager reads the file as a unit, or
+// makes units of it.
 func isUnitFile(path string) bool {
+	if path == "/etc/fstab" || path == "/etc/crypttab" {
+		return true
+	}
 	for _, dir := range []string{"/etc/systemd/system/", "/run/systemd/system/", "/usr/lib/systemd/system/", "/lib/systemd/system/", "/usr/local/lib/systemd/system/"} {
 		if strings.HasPrefix(path, dir) {
 			return true
