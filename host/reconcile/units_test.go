@@ -125,3 +125,16 @@ func TestAUnitFileThatTheServiceManagerDidNotReadIsAFailure(t *testing.T) {
 	w.did("daemon-reload", "restart web.service")
 	w.want(unit.ID(), mesh.StatusOK, "")
 }
+
+func TestTheServiceManagerReadsItsFilesAgainOnceAPassForUnitsAndWhatUnitsAreMadeOf(t *testing.T) {
+	w := newWorld(t)
+	decl := []mesh.Resource{file("/etc/fstab", "1"), file("/etc/systemd/system/a.service.d/x.conf", "1"), file("/etc/fstab.backup", "1")}
+	w.declare(decl...)
+	w.did("daemon-reload")
+	w.again(mesh.TriggerDrift, decl...)
+	w.did()
+	w.declare(decl[2])
+	w.released = []mesh.ResourceID{"file:/etc/fstab"}
+	w.declare(decl[2])
+	w.did("daemon-reload")
+}
