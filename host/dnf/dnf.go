@@ -275,10 +275,12 @@ func (m *Manager) lockFiles(ctx context.Context) []string {
 func (m *Manager) Repair(context.Context) error { return nil }
 
 // Refresh runs dnf makecache. --refresh alone leaves dnf5 content with what it
-// fetched a short while ago; an expiry of zero does not.
+// fetched a short while ago; an expiry of zero does not. A key that a repository
+// names and dnf has not met is taken, as an installation takes it: without that
+// a repository whose key was changed could not be read any more.
 func (m *Manager) Refresh(ctx context.Context) error {
 	argv := append([]string{m.c.Program}, m.options()...)
-	out, err := m.run(ctx, "update", append(argv, "--setopt=metadata_expire=0", "--setopt=*.metadata_expire=0", "makecache", "--refresh"), 15*time.Minute)
+	out, err := m.run(ctx, "update", append(argv, "--setopt=metadata_expire=0", "--setopt=*.metadata_expire=0", "makecache", "-y", "--refresh"), 15*time.Minute)
 	if errors.Is(err, pkg.ErrAdopted) {
 		return err
 	}
