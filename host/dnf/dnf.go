@@ -381,7 +381,9 @@ func (m *Manager) Finish(ctx context.Context, t pkg.Target, others []string) err
 const refreshRounds = 10
 
 // Refresh runs dnf makecache. --refresh alone leaves dnf5 content with what it
-// fetched a short while ago; an expiry of zero does not.
+// fetched a short while ago; an expiry of zero does not. A key that a repository
+// names and dnf has not met is taken, as an installation takes it: without that
+// a repository whose key was changed could not be read any more.
 func (m *Manager) Refresh(ctx context.Context) error {
 	m.unasked, m.named = nil, true
 	var failure error
@@ -389,7 +391,7 @@ func (m *Manager) Refresh(ctx context.Context) error {
 	reason := mesh.ReasonRepository
 	for range refreshRounds {
 		argv := append(append([]string{m.c.Program}, m.options()...), m.without()...)
-		out, err := m.run(ctx, "update", append(argv, "--setopt=metadata_expire=0", "--setopt=*.metadata_expire=0", "makecache", "--refresh"), 15*time.Minute)
+		out, err := m.run(ctx, "update", append(argv, "--setopt=metadata_expire=0", "--setopt=*.metadata_expire=0", "makecache", "-y", "--refresh"), 15*time.Minute)
 		if errors.Is(err, pkg.ErrAdopted) {
 			return err
 		}
