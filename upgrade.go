@@ -50,8 +50,9 @@ type HostUpgrade struct {
 // UpgradeRecord is one upgrade of the host that ended.
 type UpgradeRecord struct {
 	Ending Ending `json:"ending"`
-	From   string `json:"from"`
-	To     string `json:"to"`
+	// From and To are the versions of the upgrade, also when it was undone.
+	From string `json:"from"`
+	To   string `json:"to"`
 	// Step at which it ended, for what did not end well.
 	Step string `json:"step,omitempty"`
 	// Why in a sentence, with what the new version or the service manager said.

@@ -358,7 +358,7 @@ fi
 durable "$records/attempt" "$records"
 why="$finding"
 record "$records/attempt" started "$why" || say "cannot write the attempt's record; going on"
-journalctl -u "$unit" -n 30 -o cat --no-pager >"$records/journal" 2>/dev/null </dev/null || :
+journalctl -n 30 -o cat --no-pager "_SYSTEMD_UNIT=$unit" >"$records/journal" 2>/dev/null </dev/null || :
 
 step=install
 say "putting version $confirmed back in place of $installed ($finding)"

@@ -58,7 +58,7 @@ cat "$last" >"$W/installed"`,
 case "$1" in
 show) for last; do :; done; echo "$last=$(cat "$W/unit-$last")" ;;
 is-system-running) cat "$W/running" ;;
-start) if [ "$(cat "$W/installed")" = "$(cat "$W/works")" ]; then echo active >"$W/unit-ActiveState"; else exit 1; fi ;;
+start | restart) if [ "$(cat "$W/installed")" = "$(cat "$W/works")" ]; then echo active >"$W/unit-ActiveState"; else exit 1; fi ;;
 esac`,
 	"journalctl": `echo "panic: broken release"`,
 }
@@ -474,4 +474,59 @@ func TestTheCountOfStartsStaysSmall(t *testing.T) {
 	if lines := strings.Count(w.read("var/lib/mesh-host/starts"), "\n") + 1; lines != 201 {
 		t.Errorf("%d lines are left, want 201", lines)
 	}
+}
+
+// startsOf writes a history of starts of a version, each of which failed, the
+// first one so many seconds ago.
+func (w world) startsOf(version string, failed, ago int) {
+	w.t.Helper()
+	var b strings.Builder
+	for range failed {
+		fmt.Fprintf(&b, "begin boot %d.5 %s\nend watchdog killed ABRT\n", 1000-ago, version)
+	}
+	fmt.Fprintf(&b, "begin boot 990.1 %s\n", version)
+	w.write("var/lib/mesh-host/starts", b.String(), 0o644)
+	w.write("proc/uptime", "1000.25 1.0\n", 0o644)
+	w.write("proc/sys/kernel/random/boot_id", "boot\n", 0o644)
+	w.write("w/unit-ActiveState", "activating", 0o644)
+}
+
+// Shows: M17
+func TestTheGuardActsOnAVersionThatIsStartedAgainAndAgainAndNeverFails(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		caller      string
+		version     string
+		failed, ago int
+		acts        bool
+	}{
+		{"three failures over more than a minute", "guard", bad, 3, 90, true},
+		{"two failures", "guard", bad, 2, 90, false},
+		{"failures so fast that the service manager counts them", "guard", bad, 3, 20, false},
+		{"failures of another version", "guard", confirmed, 3, 90, false},
+		{"the service manager's call", "on-failure", bad, 3, 90, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, shells["dash"], "deb")
+			w.startsOf(c.version, c.failed, c.ago)
+			_, out := w.run(c.caller)
+			if w.touched() != c.acts {
+				t.Errorf("it installed something: %v, want %v\n%s", w.touched(), c.acts, out)
+			}
+		})
+	}
+}
+
+func TestWhatTheGuardFindsToFailAgainAndAgainIsRestartedAndNotOnlyStarted(t *testing.T) {
+	everywhere(t, func(t *testing.T, w world) {
+		w.startsOf(bad, 4, 200)
+		_, out := w.run("guard")
+		if w.read("w/installed") != confirmed || !strings.Contains(w.read("w/log"), "systemctl restart mesh-host.service") {
+			t.Errorf("installed %s:\n%s\n%s", w.read("w/installed"), out, w.read("w/log"))
+		}
+		if w.attempt("outcome") != "put-back" || !strings.Contains(w.attempt("why"), "4 starts of version "+bad) {
+			t.Errorf("the record says %s: %s", w.attempt("outcome"), w.attempt("why"))
+		}
+	})
 }

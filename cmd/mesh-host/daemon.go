@@ -78,7 +78,7 @@ func runDaemon(ctx context.Context, p places) error {
 	switch mode {
 	case upgrade.ModeTrial:
 		open = func(ctx context.Context, dir string, expected bool, now func() time.Time) (*store.Store, *store.Lost, error) {
-			return store.OpenTrial(ctx, dir, version.Package(), expected, now)
+			return store.OpenTrial(ctx, dir, version.Package(), a.upgrader.Confirmed(), expected, now)
 		}
 	case upgrade.ModeConfirmed:
 		open = func(ctx context.Context, dir string, expected bool, now func() time.Time) (*store.Store, *store.Lost, error) {

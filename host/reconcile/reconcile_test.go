@@ -310,3 +310,22 @@ func TestTheDetailOfAFailedReadBackNamesWhatDiffers(t *testing.T) {
 		t.Errorf("the detail is %q", r.Detail)
 	}
 }
+
+// Shows: M13, M15
+func TestTheHostItselfIsChangedWhenEverythingElseWasDone(t *testing.T) {
+	w := newWorld(t)
+	w.declare(file("/gone", "0"))
+	w.released = []mesh.ResourceID{"file:/gone"}
+	w.m.writes = nil
+	w.declare(
+		pack("mesh-host"),
+		file("/after", "1", "package:mesh-host"),
+		pack("other"),
+		file("/z", "2"),
+	)
+	if n := len(w.m.writes); n < 4 || !slices.Equal(w.m.writes[n-2:], []string{"package:mesh-host=version 1", "file:/after=1"}) {
+		t.Errorf("written in the order %q; the host, and what requires it, do not come last", w.m.writes)
+	}
+	w.want("file:/after", mesh.StatusChanged, "")
+	w.want("package:other", mesh.StatusChanged, "")
+}

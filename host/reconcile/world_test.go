@@ -51,7 +51,7 @@ func newWorld(t *testing.T) *world {
 		units:    &serviceManager{broken: map[string]bool{}},
 	}
 	w.r = reconcile.New(reconcile.Config{
-		Store: st, Providers: []resource.Provider{w.files, w.packages}, Units: w.units, Now: now, Log: quiet(),
+		Store: st, Providers: []resource.Provider{w.files, w.packages}, Units: w.units, Last: "package:mesh-host", Now: now, Log: quiet(),
 	})
 	return w
 }

@@ -24,11 +24,18 @@ const (
 // OpenTrial opens a copy of the store in dir for a version that is not
 // confirmed, so that the confirmed one finds its own store as it left it. The
 // copy is made by the first call for a version and used by the next ones, until
-// Settle drops it or makes it the store. A store that is damaged is not copied:
-// the version then works on the store itself, as Open does.
-func OpenTrial(ctx context.Context, dir, version string, expected bool, now func() time.Time) (*Store, *Lost, error) {
+// Settle drops it or makes it the store. The confirmed version may still have
+// its store where it was on trial itself; that becomes the store first. A store
+// that is damaged is not copied: the version then works on the store itself, as
+// Open does.
+func OpenTrial(ctx context.Context, dir, version, confirmed string, expected bool, now func() time.Time) (*Store, *Lost, error) {
 	trial := filepath.Join(dir, trialDir)
-	if trialFor(dir) != version {
+	if owner := trialFor(dir); owner != version {
+		if owner != "" && owner == confirmed {
+			if err := Settle(ctx, dir, confirmed); err != nil {
+				return nil, nil, err
+			}
+		}
 		err := makeTrial(ctx, dir, version)
 		if errors.Is(err, sqlite.ErrCorrupt) {
 			return Open(ctx, dir, expected, now)

@@ -12,7 +12,7 @@ import (
 
 func openTrial(t *testing.T, dir, version string) *store.Store {
 	t.Helper()
-	st, lost, err := store.OpenTrial(t.Context(), dir, version, true, clock)
+	st, lost, err := store.OpenTrial(t.Context(), dir, version, "1-1", true, clock)
 	if err != nil || lost != nil {
 		t.Fatalf("open the trial copy: %v, lost %+v", err, lost)
 	}
@@ -125,5 +125,25 @@ func TestEachVersionThatIsTriedGetsACopyOfItsOwn(t *testing.T) {
 	defer shut(t, third)
 	if got := held(t, third); got != 1 {
 		t.Errorf("the third version begins with generation %d of the second, not with that of the confirmed one", got)
+	}
+}
+
+func TestTheCopyForTheNextVersionIsThatOfTheConfirmedOneWhereverItWas(t *testing.T) {
+	dir := beginning(t)
+	second := openTrial(t, dir, "2-1")
+	hold(t, second, 5)
+	second.Confirm()
+	shut(t, second)
+	// The second version was confirmed and not started anew since.
+	third, lost, err := store.OpenTrial(t.Context(), dir, "3-1", "2-1", true, clock)
+	if err != nil || lost != nil {
+		t.Fatalf("open the trial copy: %v, lost %+v", err, lost)
+	}
+	if got := held(t, third); got != 5 {
+		t.Errorf("the third version begins with generation %d, and the confirmed one holds 5", got)
+	}
+	shut(t, third)
+	if got := held(t, settle(t, dir, "2-1")); got != 5 {
+		t.Errorf("put back, the second version finds generation %d, and left 5", got)
 	}
 }

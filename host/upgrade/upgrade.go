@@ -196,6 +196,9 @@ func (u *Upgrader) Mode() Mode {
 	return u.mode
 }
 
+// Confirmed is the version to go back to; empty: there is none.
+func (u *Upgrader) Confirmed() string { return u.kit.confirmed() }
+
 // Begin finds out as what this process runs, before it opens a store. A version
 // that is not the confirmed one arms itself: from here on it is undone when it
 // does not live.
@@ -328,18 +331,18 @@ func (u *Upgrader) reportScript(ctx context.Context) error {
 	}
 	why := fmt.Sprintf("version %s did not live: %s", record["from"], record["why"])
 	if journal, err := os.ReadFile(filepath.Join(u.records(), "journal")); err == nil {
-		if last := strings.TrimSpace(pkg.LastLines(string(journal), 10)); last != "" {
-			why += "; its last lines: " + last
+		if last := strings.TrimSpace(string(journal)); last != "" {
+			why += "; its last lines:\n" + last[max(0, len(last)-journalKept):]
 		}
 	}
-	refused := refusal{Version: record["from"], Ending: ending, Why: why, At: u.cfg.Now()}
+	refused := refusal{Version: record["from"], Ending: ending, Why: record["why"], At: u.cfg.Now()}
 	if now.Intent != nil && now.Intent.To == record["from"] {
 		refused.Digest, refused.Named = now.Intent.Digest, now.Intent.Named
 	}
 	if refused.Named == "" {
 		refused.Named = u.namedNow(ctx, record["from"])
 	}
-	last := mesh.UpgradeRecord{Ending: ending, From: record["from"], To: record["to"], Step: record["step"], Why: why, At: u.cfg.Now()}
+	last := mesh.UpgradeRecord{Ending: ending, From: record["to"], To: record["from"], Step: record["step"], Why: why, At: u.cfg.Now()}
 	if err := u.event(ctx, last); err != nil {
 		return err
 	}
@@ -366,6 +369,9 @@ func (u *Upgrader) namedNow(ctx context.Context, version string) string {
 	}
 	return ""
 }
+
+// journalKept is how much of the last lines of a version is reported, in bytes.
+const journalKept = 2000
 
 // parseRecord reads the KEY=VALUE lines of the rollback script.
 func parseRecord(text string) map[string]string {

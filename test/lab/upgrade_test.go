@@ -12,6 +12,7 @@ import (
 
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/control"
+	"github.com/meshctl/mesh/packaging"
 	"github.com/meshctl/mesh/test/fleet"
 	"github.com/meshctl/mesh/test/lab"
 )
@@ -107,18 +108,21 @@ func awaitHost(t *testing.T, f *fleet.Fleet, h *lab.Host, what string, judge fun
 }
 
 // ended waits for the ending of an upgrade to a version.
-func ended(t *testing.T, f *fleet.Fleet, h *lab.Host, to string, endings ...mesh.Ending) control.NodeDetail {
+func ended(t *testing.T, f *fleet.Fleet, h *lab.Host, to string, endings ...mesh.Ending) mesh.Event {
 	t.Helper()
-	return awaitHost(t, f, h, fmt.Sprintf("to end an upgrade to %s as %v", to, endings), func(d control.NodeDetail) bool {
+	var found mesh.Event
+	awaitHost(t, f, h, fmt.Sprintf("to end an upgrade to %s as %v", to, endings), func(d control.NodeDetail) bool {
 		for _, e := range d.Events {
 			for _, ending := range endings {
-				if e.Kind == mesh.EventKind(ending) && strings.Contains(e.Detail, to) {
+				if e.Kind == mesh.EventKind(ending) && strings.Contains(e.Detail, " to "+to+"-1") {
+					found = e.Event
 					return true
 				}
 			}
 		}
 		return false
 	})
+	return found
 }
 
 // canGoBack waits until the host says that it could be rolled back.
@@ -149,23 +153,16 @@ func TestUpgradeOfTheHostByDeclarationIsOrdinaryAndConfirmedAfterOneReconcile(t 
 		}
 		process := show(t, h, "MainPID")
 		wantHost(t, f, h, newVersion, "up")
-		d := ended(t, f, h, newVersion, mesh.EndingUpgraded)
-		if d.HostVersion != newVersion {
-			t.Errorf("the control plane hears from version %s", d.HostVersion)
-		}
+		ended(t, f, h, newVersion, mesh.EndingUpgraded)
 		applied(t, f, h)
 		wantVersion(t, h, "mesh-host", newVersion+"-1")
 		if now := show(t, h, "MainPID"); now == process {
 			t.Errorf("the same process %s runs", now)
 		}
-		d = canGoBack(t, f, h)
-		if d.Host.Confirmed != newVersion+"-1" {
-			t.Errorf("version %s is confirmed afterwards, not %s-1", d.Host.Confirmed, newVersion)
-		}
+		awaitHost(t, f, h, "to be confirmed for the new version", func(d control.NodeDetail) bool {
+			return d.HostVersion == newVersion && d.Host.CanRollBack && d.Host.Confirmed == newVersion+"-1" && d.Host.Last != nil && d.Host.Last.Ending == mesh.EndingUpgraded
+		})
 		guardGone(t, h)
-		if out := must(t, h, "journalctl -u mesh-host -o cat | grep -c 'another version' || true; systemctl show mesh-host -p NRestarts"); out == "" {
-			t.Error("nothing is said")
-		}
 		// And down again, the same way.
 		wantHost(t, f, h, fleet.Version, "down")
 		ended(t, f, h, fleet.Version, mesh.EndingUpgraded)
@@ -176,8 +173,8 @@ func TestUpgradeOfTheHostByDeclarationIsOrdinaryAndConfirmedAfterOneReconcile(t 
 	})
 }
 
-// begun says when this machine last began to try a version: the time at which
-// the older one ended. It is printed with what the way back took.
+// wayBackTook prints the time from the first failed start of a version to the
+// confirmed one running again.
 func wayBackTook(t *testing.T, h *lab.Host, version string) {
 	t.Helper()
 	out := must(t, h, `
@@ -232,9 +229,8 @@ func TestUpgradeToWhatCannotRunHereIsPutBackBeforeTheHostEnds(t *testing.T) {
 			aBadRelease(t, f, bad.packages)
 			process := show(t, h, "MainPID")
 			wantHost(t, f, h, version, version)
-			d := ended(t, f, h, version, mesh.EndingPutBack)
-			if d.Host.Last == nil || !strings.Contains(d.Host.Last.Why, bad.said) {
-				t.Errorf("what is reported does not say %q: %+v", bad.said, d.Host.Last)
+			if e := ended(t, f, h, version, mesh.EndingPutBack); !strings.Contains(e.Detail, bad.said) {
+				t.Errorf("what is reported does not say %q: %s", bad.said, e.Detail)
 			}
 			stillHere(t, f, h, version)
 			if now := show(t, h, "MainPID"); now != process {
@@ -257,11 +253,11 @@ func TestUpgradeToWhatDoesNotLiveIsRolledBackReportedAndRefusedUntilANewWrite(t 
 	// Its own rollback script is broken too: it is not the one that counts.
 	aBadRelease(t, f, spoiled(t, "0.4.0", "crash", map[string][]byte{"rollback": []byte("#!/bin/sh\nexit 1\n")}, nil))
 	wantHost(t, f, h, "0.4.0", "first")
-	d := ended(t, f, h, "0.4.0", mesh.EndingByServiceManager, mesh.EndingByGuard)
+	e := ended(t, f, h, "0.4.0", mesh.EndingByServiceManager, mesh.EndingByGuard)
 	wayBackTook(t, h, "0.4.0")
 	stillHere(t, f, h, "first")
-	if d.Host.Last == nil || !strings.Contains(d.Host.Last.Why, "this version cannot start") {
-		t.Errorf("the report does not hold the last words of the version: %+v", d.Host.Last)
+	if !strings.Contains(e.Detail, "this version cannot start") {
+		t.Errorf("the report does not hold the last words of the version: %s", e.Detail)
 	}
 	bad := failed(t, f, h, "package:mesh-host")
 	if bad.Reason != mesh.ReasonRefused {
@@ -341,4 +337,130 @@ func TestUpgradeToWhatHangsIsRolledBackWithTheNetworkGone(t *testing.T) {
 			applied(t, f, h)
 		})
 	}
+}
+
+// Shows: M20
+func TestUpgradeIsConfirmedWithoutANetworkAndAfterPowerWasLostInTheInstallation(t *testing.T) {
+	f := theMesh(t)
+	theNewRelease(t, f)
+	for _, name := range []string{"apt-1", "dnf-1"} {
+		t.Run(meshHosts[name], func(t *testing.T) {
+			t.Parallel()
+			h, ctx := f.Lab.Host(name), lab.TestContext(t)
+			canGoBack(t, f, h)
+			wantHost(t, f, h, newVersion, "dark")
+			// The power goes while the package manager is at work.
+			eventually(t, "the installation to begin on "+name, func(ctx context.Context) (bool, string, error) {
+				out, err := h.Sh(ctx, "grep -h phase /var/lib/mesh-host/upgrade/state.json 2>/dev/null || true; ls /etc/systemd/system; systemctl is-active mesh-host-packages.service || true")
+				return strings.Contains(out.Stdout, "mesh-host-guard.timer") && strings.Contains(out.Stdout, "activ"), out.Stdout, err
+			})
+			if err := h.PowerLoss(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if err := h.BootAgain(ctx); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the new version to be installed on "+name, func(ctx context.Context) (bool, string, error) {
+				v, err := fleet.Installed(ctx, h, "mesh-host")
+				return v == newVersion+"-1", v, err
+			})
+			if err := h.CutOff(ctx); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the new version to be confirmed on "+name+", which has no network", func(ctx context.Context) (bool, string, error) {
+				out, err := h.Sh(ctx, "cat /var/lib/mesh-host/kit/confirmed; mesh-host status 2>&1 || true")
+				return strings.HasPrefix(out.Stdout, newVersion+"-1\n") && strings.Contains(out.Stdout, "version:  "+newVersion), out.Stdout, err
+			})
+			guardGone(t, h)
+			if err := h.Reconnect(ctx); err != nil {
+				t.Fatal(err)
+			}
+			applied(t, f, h)
+			wantHost(t, f, h, fleet.Version, "light")
+			awaitHost(t, f, h, "to be back at the older version", func(d control.NodeDetail) bool {
+				return d.HostVersion == fleet.Version && d.Host.CanRollBack && d.Host.Confirmed == fleet.Version+"-1"
+			})
+			undeclare(t, f, h, "host")
+			applied(t, f, h)
+		})
+	}
+}
+
+// byHand installs packages of the host as somebody does who knows no mesh.
+func byHand(t *testing.T, h *lab.Host, packages map[string]string) {
+	t.Helper()
+	path := "/root/by-hand." + format(h)
+	if err := h.CopyIn(lab.TestContext(t), packages[format(h)], path); err != nil {
+		t.Fatal(err)
+	}
+	must(t, h, map[string]string{"deb": "dpkg -i ", "rpm": "rpm -U --oldpackage "}[format(h)]+path)
+}
+
+// released are the files of a release of real programs.
+func released(t *testing.T, version string) map[string]string {
+	t.Helper()
+	files, err := filepath.Glob("../../out/fleet/" + map[bool]string{true: "", false: version + "/"}[version == fleet.Version] + "packages/mesh-host*")
+	if err != nil || len(files) != 2 {
+		t.Fatalf("the packages of release %s are %v, %v", version, files, err)
+	}
+	byFormat := map[string]string{}
+	for _, file := range files {
+		byFormat[strings.TrimPrefix(filepath.Ext(file), ".")] = file
+	}
+	return byFormat
+}
+
+// Shows: M14, M17
+func TestUpgradeBySomebodyElseIsJudgedAsOneThatWasDeclared(t *testing.T) {
+	f := theMesh(t)
+	theNewRelease(t, f)
+	for _, name := range []string{"apt-1", "dnf5-1"} {
+		t.Run(meshHosts[name], func(t *testing.T) {
+			t.Parallel()
+			h := f.Lab.Host(name)
+			canGoBack(t, f, h)
+			byHand(t, h, spoiled(t, "0.6.0", "good", map[string][]byte{"mesh-host.service": {}}, nil))
+			ended(t, f, h, "0.6.0", mesh.EndingPutBack)
+			wantVersion(t, h, "mesh-host", fleet.Version+"-1")
+			guardGone(t, h)
+
+			byHand(t, h, released(t, newVersion))
+			ended(t, f, h, newVersion, mesh.EndingElsewhere)
+			byHand(t, h, released(t, fleet.Version))
+			ended(t, f, h, fleet.Version, mesh.EndingElsewhere)
+			canGoBack(t, f, h)
+		})
+	}
+}
+
+// Shows: M16, M27
+func TestUpgradeOfTheControlPlaneByDeclarationBringsEveryLinkBack(t *testing.T) {
+	f := theMesh(t)
+	theNewRelease(t, f)
+	ctx, h := lab.TestContext(t), f.Control
+	bootstrap := func(version string) {
+		t.Helper()
+		text := fmt.Sprintf("declaration: bootstrap\nselect: name == %q\nresources:\n", h.Name())
+		for _, name := range packaging.Names() {
+			text += fmt.Sprintf("  - package: %s\n    version: %q\n", name, version+"-1")
+		}
+		if out, err := f.Declare(ctx, text, "--wait", "0"); err != nil {
+			t.Fatalf("declare: %v\n%s", err, out)
+		}
+		for _, name := range nodes {
+			if _, err := f.AwaitNode(ctx, name, "to be connected and applied", fleet.Applied); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, name := range packaging.Names() {
+			wantVersion(t, h, name, version+"-1")
+		}
+		if out := must(t, h, "/proc/$(systemctl show -p MainPID --value mesh-control)/exe --version"); !strings.Contains(out, version) {
+			t.Errorf("the control plane that runs is %q, not version %s", out, version)
+		}
+	}
+	canGoBack(t, f, h)
+	bootstrap(newVersion)
+	canGoBack(t, f, h)
+	bootstrap(fleet.Version)
 }

@@ -25,7 +25,7 @@ import (
 var behaviour = "good"
 
 func main() {
-	root := &cobra.Command{Use: "mesh-host", Short: "stand in for mesh-host"}
+	root := &cobra.Command{Use: "mesh-host", Short: "stand in for mesh-host", SilenceUsage: true}
 	root.AddCommand(&cobra.Command{Use: "daemon", Short: "run", RunE: func(*cobra.Command, []string) error { return daemon() }})
 	check := &cobra.Command{Use: "check", Short: "look", RunE: func(*cobra.Command, []string) error { return check() }}
 	check.Flags().String("copy", "", "")
