@@ -38,8 +38,12 @@ func points(t *testing.T) []string {
 	return slices.Compact(all)
 }
 
-// usualPoints are killed at in every run; the others with the tag "matrix".
-var usualPoints = []string{"pkg.after-commit", "pkg.after-mark", "reconcile.after-remove"}
+// usual reports whether a point is killed at in every run: those that only a
+// pass over packages comes to, and one on the way of a removal. The others are
+// with the tag "matrix"; the host's own tests die at each of them.
+func usual(point string) bool {
+	return strings.HasPrefix(point, "pkg.") || point == "reconcile.after-remove"
+}
 
 // Points that this scenario does not come to, and what does.
 var pointsElsewhere = map[string]string{
@@ -60,7 +64,7 @@ func TestAPassThatIsKilledAtAnyPointIsFinishedByTheNext(t *testing.T) {
 			t.Parallel()
 			h := rowHost(t, l, flavour, program)
 			for _, point := range all {
-				if pointsElsewhere[point] != "" || !everyPoint && !slices.Contains(usualPoints, point) {
+				if pointsElsewhere[point] != "" || !everyPoint && !usual(point) {
 					continue
 				}
 				t.Run(point, func(t *testing.T) { killedAt(newMachine(t, h, s, k), point) })
