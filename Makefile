@@ -57,6 +57,11 @@ test: setup ## every test, as root: unit, script, protocol and lab
 test-unit: setup-check ## the tests that boot no machine; what could not run here is listed
 	@$(TESTSUM) -skips list -- $(GO) test $(UNIT_PACKAGES)
 
+.PHONY: test-matrix
+test-matrix: setup ## everything that must hold, on every systemd and package manager; long; out/matrix.json
+	@rm -f out/matrix.json
+	$(GO) test -count=1 -tags matrix -timeout 180m -run Matrix ./test/lab
+
 .PHONY: demo
 demo: setup ## three real hosts, from nothing to every kind of outcome, each step checked
 	@$(GO) run ./test/demo
