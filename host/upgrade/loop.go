@@ -11,6 +11,7 @@ import (
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/host"
 	"github.com/meshctl/mesh/internal/fault"
+	"github.com/meshctl/mesh/systemd"
 )
 
 // kitRetry is how long to wait before a kit that could not be made is tried
@@ -115,6 +116,11 @@ func (u *Upgrader) confirm(ctx context.Context) error {
 	u.cfg.Log.InfoContext(ctx, "this version is confirmed", "version", u.cfg.Running)
 	if err := u.dropAttempt(ctx); err != nil {
 		return err
+	}
+	// The starts of a change of versions are no failures, and must not add up to
+	// the service manager's limit.
+	if err := u.cfg.Units.ResetFailed(ctx, systemd.HostUnit); err != nil {
+		u.cfg.Log.WarnContext(ctx, "the service manager still counts the starts of this upgrade", "error", err)
 	}
 	if first && u.now().Phase == PhaseSettled {
 		u.store.Confirm()

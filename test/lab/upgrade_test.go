@@ -75,6 +75,18 @@ func aBadRelease(t *testing.T, f *fleet.Fleet, packages map[string]string) {
 	}
 }
 
+// taken holds one lock for each host that a test has for itself.
+var taken sync.Map
+
+// alone waits until a test has the host for itself, until it ends.
+func alone(t *testing.T, h *lab.Host) {
+	t.Helper()
+	lock, _ := taken.LoadOrStore(h.Name(), &sync.Mutex{})
+	mu := lock.(*sync.Mutex)
+	mu.Lock()
+	t.Cleanup(mu.Unlock)
+}
+
 // wantHost declares a version of the host for one node. A comment makes a
 // revision that names the same version anew.
 func wantHost(t *testing.T, f *fleet.Fleet, h *lab.Host, version, note string) {
@@ -208,14 +220,16 @@ func stillHere(t *testing.T, f *fleet.Fleet, h *lab.Host, note string) {
 func impatient(t *testing.T, h *lab.Host) {
 	t.Helper()
 	must(t, h, `mkdir -p /etc/systemd/system/mesh-host.service.d
-printf '[Service]\nTimeoutStartSec=8s\nWatchdogSec=30s\n' >/etc/systemd/system/mesh-host.service.d/impatient.conf
+printf '[Service]\nTimeoutStartSec=8s\nWatchdogSec=20s\n' >/etc/systemd/system/mesh-host.service.d/impatient.conf
 systemctl daemon-reload`)
 }
 
 // Shows: M14
 func TestUpgradeToWhatCannotRunHereIsPutBackBeforeTheHostEnds(t *testing.T) {
 	f := theMesh(t)
+	t.Parallel()
 	h := f.Lab.Host("dnf-1")
+	alone(t, h)
 	canGoBack(t, f, h)
 	for version, bad := range map[string]struct {
 		packages map[string]string
@@ -248,7 +262,9 @@ func TestUpgradeToWhatCannotRunHereIsPutBackBeforeTheHostEnds(t *testing.T) {
 // Shows: M17, M18, M19, M21
 func TestUpgradeToWhatDoesNotLiveIsRolledBackReportedAndRefusedUntilANewWrite(t *testing.T) {
 	f := theMesh(t)
+	t.Parallel()
 	h := f.Lab.Host("apt-1")
+	alone(t, h)
 	canGoBack(t, f, h)
 	// Its own rollback script is broken too: it is not the one that counts.
 	aBadRelease(t, f, spoiled(t, "0.4.0", "crash", map[string][]byte{"rollback": []byte("#!/bin/sh\nexit 1\n")}, nil))
@@ -299,6 +315,7 @@ func TestUpgradeToWhatDoesNotLiveIsRolledBackReportedAndRefusedUntilANewWrite(t 
 // Shows: M17, M18
 func TestUpgradeToWhatHangsIsRolledBackWithTheNetworkGone(t *testing.T) {
 	f := theMesh(t)
+	t.Parallel()
 	for name, story := range map[string]struct{ version, behaviour string }{
 		"dnf5-1": {"0.5.0", "hang"},
 		"dnf-1":  {"0.5.1", "silent"},
@@ -306,6 +323,7 @@ func TestUpgradeToWhatHangsIsRolledBackWithTheNetworkGone(t *testing.T) {
 		t.Run(story.behaviour, func(t *testing.T) {
 			t.Parallel()
 			h, ctx := f.Lab.Host(name), lab.TestContext(t)
+			alone(t, h)
 			canGoBack(t, f, h)
 			impatient(t, h)
 			aBadRelease(t, f, spoiled(t, story.version, story.behaviour, nil, nil))
@@ -342,11 +360,13 @@ func TestUpgradeToWhatHangsIsRolledBackWithTheNetworkGone(t *testing.T) {
 // Shows: M20
 func TestUpgradeIsConfirmedWithoutANetworkAndAfterPowerWasLostInTheInstallation(t *testing.T) {
 	f := theMesh(t)
+	t.Parallel()
 	theNewRelease(t, f)
 	for _, name := range []string{"apt-1", "dnf-1"} {
 		t.Run(meshHosts[name], func(t *testing.T) {
 			t.Parallel()
 			h, ctx := f.Lab.Host(name), lab.TestContext(t)
+			alone(t, h)
 			canGoBack(t, f, h)
 			wantHost(t, f, h, newVersion, "dark")
 			// The power goes while the package manager is at work.
@@ -413,11 +433,13 @@ func released(t *testing.T, version string) map[string]string {
 // Shows: M14, M17
 func TestUpgradeBySomebodyElseIsJudgedAsOneThatWasDeclared(t *testing.T) {
 	f := theMesh(t)
+	t.Parallel()
 	theNewRelease(t, f)
 	for _, name := range []string{"apt-1", "dnf5-1"} {
 		t.Run(meshHosts[name], func(t *testing.T) {
 			t.Parallel()
 			h := f.Lab.Host(name)
+			alone(t, h)
 			canGoBack(t, f, h)
 			byHand(t, h, spoiled(t, "0.6.0", "good", map[string][]byte{"mesh-host.service": {}}, nil))
 			ended(t, f, h, "0.6.0", mesh.EndingPutBack)
@@ -455,7 +477,7 @@ func TestUpgradeOfTheControlPlaneByDeclarationBringsEveryLinkBack(t *testing.T) 
 		for _, name := range packaging.Names() {
 			wantVersion(t, h, name, version+"-1")
 		}
-		if out := must(t, h, "/proc/$(systemctl show -p MainPID --value mesh-control)/exe --version"); !strings.Contains(out, version) {
+		if out := must(t, h, "/proc/$(systemctl show -p MainPID --value mesh-control)/exe version"); !strings.Contains(out, version) {
 			t.Errorf("the control plane that runs is %q, not version %s", out, version)
 		}
 	}

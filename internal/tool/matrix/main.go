@@ -27,7 +27,7 @@ type line struct {
 	Host        string  `json:"host"`
 	Systemd     string  `json:"systemd"`
 	Manager     string  `json:"manager"`
-	Result      string  `json:"result"` // pass, fail or skip
+	Result      string  `json:"result"` // pass, fail or not-run
 	Seconds     float64 `json:"seconds"`
 	Reason      string  `json:"reason,omitempty"` // of what did not pass
 }
@@ -108,6 +108,9 @@ func read(r io.Reader, talk io.Writer) ([]line, error) {
 			}
 			if l := open[key]; l != nil {
 				l.Result, l.Seconds = e.Action, e.Elapsed
+				if e.Action == "skip" {
+					l.Result = "not-run"
+				}
 				if e.Action != "pass" {
 					l.Reason = reason(said[key])
 				}

@@ -19,7 +19,8 @@ import (
 )
 
 // behaviour is "good", "crash" (before READY), "exit" (status 0 before READY),
-// "later" (ready, then a crash after a second), "hang" (never READY), "silent"
+// "later" (ready, then a crash after a second), "after30" and "after40" (the
+// same after so many seconds), "hang" (never READY), "silent"
 // (READY, and no sign of life), "stubborn" (ignores SIGTERM) or "unfit" (its
 // check fails).
 var behaviour = "good"
@@ -64,6 +65,7 @@ func daemon() error {
 	}
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, syscall.SIGTERM)
+	began, lives := time.Now(), map[string]time.Duration{"later": time.Second / 2, "after30": 30 * time.Second, "after40": 40 * time.Second}
 	tick := time.NewTicker(time.Second)
 	for {
 		select {
@@ -73,7 +75,7 @@ func daemon() error {
 			}
 			return n.Stopping()
 		case <-tick.C:
-			if behaviour == "later" {
+			if most, ends := lives[behaviour]; ends && time.Since(began) > most {
 				panic("this version cannot run")
 			}
 			if behaviour == "silent" {
