@@ -318,11 +318,8 @@ func matrixOfGoodReleases(t *testing.T, h *lab.Host) {
 		}
 		return ""
 	})
-	cell(t, h, "the clock jumps a year", "M20", func(t *testing.T) string {
-		if out, err := h.Sh(lab.TestContext(t), "date -s '+1 year'"); err != nil {
-			return "a host of the lab is a container and may not set the clock: " + strings.TrimSpace(out.Stderr)
-		}
-		return ""
+	cell(t, h, "the clock jumps a year", "M20", func(*testing.T) string {
+		return "the hosts of the lab share the clock of the machine, which must not be set"
 	})
 	cell(t, h, "the disk fills during the installation", "M14", func(*testing.T) string {
 		return "the hosts of the lab share the disk of the machine, which cannot be filled"
