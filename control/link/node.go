@@ -18,6 +18,7 @@ import (
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/control"
 	"github.com/meshctl/mesh/internal/frame"
+	"github.com/meshctl/mesh/internal/stall"
 )
 
 // nodeLink is one node's link. Two goroutines serve it: one reads frames and
@@ -172,7 +173,7 @@ func (l *nodeLink) take() todo {
 // in look.
 func (l *nodeLink) write(ctx context.Context, channelRequests <-chan *ssh.Request, running *sync.WaitGroup) error {
 	patience := 3 * l.server.cfg.Heartbeat
-	l.out = &pushed{to: l.channel, patience: patience, cut: func() { _ = l.conn.raw.Close() }}
+	l.out = stall.NewWriter(l.channel, patience, func() { _ = l.conn.raw.Close() })
 	for {
 		var err error
 		select {
@@ -264,8 +265,8 @@ func (l *nodeLink) declare(ctx context.Context) error {
 
 // read takes frames until the link ends, and returns why it did.
 func (l *nodeLink) read(ctx context.Context) error {
-	in := newHeard(l.channel, l.server.cfg.HandshakeTimeout, func() { _ = l.conn.raw.Close() })
-	defer in.silence.Stop()
+	in := stall.NewReader(l.channel, l.server.cfg.HandshakeTimeout, func() { _ = l.conn.raw.Close() })
+	defer in.Stop()
 	frames := frame.NewReader(in)
 	hello, err := l.hello(frames)
 	if err != nil {
@@ -293,15 +294,15 @@ func (l *nodeLink) read(ctx context.Context) error {
 	defer l.server.drop(l)
 	l.log.Info("a node is connected", "held", hello.Held, "version", hello.HostVersion)
 
-	in.patience = 3 * l.server.cfg.Heartbeat
+	in.Patience = 3 * l.server.cfg.Heartbeat
 	if welcome.HeartbeatSeconds > 0 {
-		in.patience = 3 * time.Duration(welcome.HeartbeatSeconds) * time.Second
+		in.Patience = 3 * time.Duration(welcome.HeartbeatSeconds) * time.Second
 	}
 	for {
 		f, err := frames.Read()
 		if err != nil {
-			if in.silent.Load() {
-				return fmt.Errorf("nothing came for %s: %w", in.patience, err)
+			if in.Silent() {
+				return fmt.Errorf("nothing came for %s: %w", in.Patience, err)
 			}
 			return err
 		}

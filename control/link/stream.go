@@ -6,61 +6,12 @@ import (
 	"fmt"
 	"io"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"golang.org/x/crypto/ssh"
 
 	mesh "github.com/meshctl/mesh"
+	"github.com/meshctl/mesh/internal/stall"
 )
-
-// heard reads from a channel and cuts the connection when nothing comes for as
-// long as its patience. The time that its reader spends on what came does not
-// count as silence.
-type heard struct {
-	from     io.Reader
-	patience time.Duration
-	silence  *time.Timer
-	silent   atomic.Bool
-}
-
-func newHeard(from io.Reader, patience time.Duration, cut func()) *heard {
-	h := &heard{from: from, patience: patience}
-	h.silence = time.AfterFunc(patience, func() {
-		h.silent.Store(true)
-		cut()
-	})
-	return h
-}
-
-// Read implements io.Reader.
-func (h *heard) Read(p []byte) (int, error) {
-	h.silence.Reset(h.patience)
-	n, err := h.from.Read(p)
-	h.silence.Stop()
-	return n, err
-}
-
-// pushed writes to a channel and cuts the connection when a write makes no
-// progress for as long as its patience.
-type pushed struct {
-	to       io.Writer
-	patience time.Duration
-	cut      func()
-	timer    *time.Timer
-}
-
-// Write implements io.Writer. Writes should be small.
-func (p *pushed) Write(data []byte) (int, error) {
-	if p.timer == nil {
-		p.timer = time.AfterFunc(p.patience, p.cut)
-	} else {
-		p.timer.Reset(p.patience)
-	}
-	n, err := p.to.Write(data)
-	p.timer.Stop()
-	return n, err
-}
 
 // chunk bounds a single write, so that the SSH library does not keep large
 // packet buffers for the life of the connection.
@@ -116,7 +67,7 @@ func (l *nodeLink) blob(ctx context.Context, next ssh.NewChannel, sum string) er
 		_ = channel.Close()
 		<-drained
 	}()
-	out := &pushed{to: channel, patience: 3 * l.server.cfg.Heartbeat, cut: func() { _ = l.conn.raw.Close() }}
+	out := stall.NewWriter(channel, 3*l.server.cfg.Heartbeat, func() { _ = l.conn.raw.Close() })
 	// The plain struct hides that a file can copy itself, in large writes.
 	if _, err := io.CopyBuffer(out, struct{ io.Reader }{content}, make([]byte, chunk)); err != nil {
 		return fmt.Errorf("send a blob: %w", err)

@@ -15,6 +15,7 @@ import (
 
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/internal/frame"
+	"github.com/meshctl/mesh/internal/stall"
 )
 
 // window is how many messages may wait for their ack at a time.
@@ -363,14 +364,14 @@ func (s *session) ack(ctx context.Context, seq uint64) error {
 
 // read brings frames to the loop until the link ends, and returns why it did.
 func (s *session) read(ctx context.Context) error {
-	in := newHeard(s.peer.channel, s.client.cfg.HandshakeTimeout, s.peer.close)
-	defer in.silence.Stop()
+	in := stall.NewReader(s.peer.channel, s.client.cfg.HandshakeTimeout, s.peer.close)
+	defer in.Stop()
 	frames := frame.NewReader(in)
 	for {
 		f, err := frames.Read()
 		if err != nil {
-			if in.silent.Load() {
-				return mesh.Errorf(mesh.CodeUnavailable, "nothing came from the control plane at %s for %s, so the link counts as dead", s.peer.address, in.patience)
+			if in.Silent() {
+				return mesh.Errorf(mesh.CodeUnavailable, "nothing came from the control plane at %s for %s, so the link counts as dead", s.peer.address, in.Patience)
 			}
 			return err
 		}
@@ -379,7 +380,7 @@ func (s *session) read(ctx context.Context) error {
 			if err := decode(f, &welcome); err != nil {
 				return err
 			}
-			in.patience = 3 * interval(welcome, s.client.cfg.Heartbeat)
+			in.Patience = 3 * interval(welcome, s.client.cfg.Heartbeat)
 		}
 		select {
 		case s.in <- f:
@@ -392,7 +393,7 @@ func (s *session) read(ctx context.Context) error {
 // write sends what the loop hands it. A write that makes no progress for three
 // heartbeats ends the link.
 func (s *session) write(ctx context.Context) error {
-	out := &pushed{to: s.peer.channel, patience: 3 * s.client.cfg.Heartbeat, cut: s.peer.close}
+	out := stall.NewWriter(s.peer.channel, 3*s.client.cfg.Heartbeat, s.peer.close)
 	for {
 		select {
 		case f := <-s.out:

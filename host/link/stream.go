@@ -8,61 +8,12 @@ import (
 	"fmt"
 	"io"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"golang.org/x/crypto/ssh"
 
 	mesh "github.com/meshctl/mesh"
+	"github.com/meshctl/mesh/internal/stall"
 )
-
-// heard reads from a channel and cuts the connection when nothing comes for as
-// long as its patience. The time that its reader spends on what came does not
-// count as silence.
-type heard struct {
-	from     io.Reader
-	patience time.Duration
-	silence  *time.Timer
-	silent   atomic.Bool
-}
-
-func newHeard(from io.Reader, patience time.Duration, cut func()) *heard {
-	h := &heard{from: from, patience: patience}
-	h.silence = time.AfterFunc(patience, func() {
-		h.silent.Store(true)
-		cut()
-	})
-	return h
-}
-
-// Read implements io.Reader.
-func (h *heard) Read(p []byte) (int, error) {
-	h.silence.Reset(h.patience)
-	n, err := h.from.Read(p)
-	h.silence.Stop()
-	return n, err
-}
-
-// pushed writes to a channel and cuts the connection when a write makes no
-// progress for as long as its patience.
-type pushed struct {
-	to       io.Writer
-	patience time.Duration
-	cut      func()
-	timer    *time.Timer
-}
-
-// Write implements io.Writer. Writes should be small.
-func (p *pushed) Write(data []byte) (int, error) {
-	if p.timer == nil {
-		p.timer = time.AfterFunc(p.patience, p.cut)
-	} else {
-		p.timer.Reset(p.patience)
-	}
-	n, err := p.to.Write(data)
-	p.timer.Stop()
-	return n, err
-}
 
 // fetch returns the function that fetches content of d. What it writes counts
 // only when it returns nil: then length and SHA-256 are those declared.
@@ -85,8 +36,8 @@ func (s *session) fetch(d mesh.Declaration, running *sync.WaitGroup) func(contex
 		defer func() { _ = channel.Close() }()
 		stop := context.AfterFunc(ctx, func() { _ = channel.Close() })
 		defer stop()
-		in := newHeard(channel, 3*s.client.cfg.Heartbeat, func() { _ = channel.Close() })
-		defer in.silence.Stop()
+		in := stall.NewReader(channel, 3*s.client.cfg.Heartbeat, func() { _ = channel.Close() })
+		defer in.Stop()
 		hash := sha256.New()
 		n, err := io.Copy(io.MultiWriter(w, hash), io.LimitReader(in, size+1))
 		switch {
