@@ -185,6 +185,7 @@ func (u *Upgrader) obtain(ctx context.Context, version string, installed presenc
 	}
 	if installed == isInstalled {
 		// What is in the cache is compared with what is installed afterwards.
+		candidates = append(candidates, u.previous())
 		candidates = append(candidates, u.cfg.Family.cached()...)
 	}
 	good := func(path string) bool {

@@ -104,6 +104,9 @@ func (u *Upgrader) confirm(ctx context.Context) error {
 		u.cfg.Log.WarnContext(ctx, "this version is confirmed, and its package could not be obtained; until it is, the host is not upgraded", "version", u.cfg.Running, "error", obtained)
 		file = ""
 	}
+	if err := u.keepPrevious(); err != nil {
+		u.cfg.Log.InfoContext(ctx, "the package of the version before was not kept", "error", err)
+	}
 	fault.Point("upgrade.before-confirm")
 	if err := u.kit.make(u.cfg.Running, file, script()); err != nil {
 		return fmt.Errorf("confirm version %s: %w", u.cfg.Running, err)
@@ -127,6 +130,24 @@ func (u *Upgrader) confirm(ctx context.Context) error {
 		return nil
 	}
 	return u.reportUpgraded(ctx)
+}
+
+// keepPrevious keeps the package of the version that was confirmed until now:
+// somebody may install that one again, and its file may be nowhere else.
+func (u *Upgrader) keepPrevious() error {
+	to := u.previous()
+	if err := os.Remove(to); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	err := os.Link(u.kit.packageFile(), to)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+func (u *Upgrader) previous() string {
+	return filepath.Join(u.dir(), "previous."+string(u.cfg.Family))
 }
 
 // dropAttempt makes room for the next attempt: the version that it went back

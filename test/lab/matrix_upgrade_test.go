@@ -289,6 +289,9 @@ func matrixOfGoodReleases(t *testing.T, h *lab.Host) {
 	})
 	cell(t, h, "an admin installs the older one by hand", "M14", func(t *testing.T) string {
 		byHand(t, h, released(t, fleet.Version))
+		awaitStatus(t, h, time.Minute, "the older version to have been taken up", func(s daemon.Status) bool {
+			return s.Version == fleet.Version || s.Upgrade.Last != nil && s.Upgrade.Last.Ending == mesh.EndingElsewhere
+		})
 		// The declaration stands, so it is put right again.
 		awaitStatus(t, h, 3*time.Minute, "the declared version to be there again", confirmed(newVersion))
 		return ""
