@@ -14,9 +14,10 @@ var ErrNotFound = errors.New("not found")
 
 // Store keeps what the control plane must not forget. Each method is one
 // transaction: it is on disk, whole, when the method returns nil, and nothing
-// of it is there when it returns an error. A method whose ctx ends early may
-// still be committed. All methods may be called at the same time; writes are
-// seen in the order in which they returned.
+// of it is there when it returns an error. A ctx that ends keeps a write from
+// beginning, and changes nothing once it has begun: what is kept in memory
+// follows what was returned. All methods may be called at the same time; writes
+// are seen in the order in which they returned.
 type Store interface {
 	NodeStore
 	DeclarationStore

@@ -77,8 +77,10 @@ func (w *writer) close() error {
 	return w.err
 }
 
-// write runs do inside a transaction and returns after the commit. When ctx
-// ends first the write may still be committed.
+// write runs do inside a transaction and returns after the commit. A ctx that
+// ends before do began makes it an error, and nothing is written. From then on
+// nobody waits for longer than the disk takes, and what it returns is so: a
+// caller that gave up half way would not know what its store holds.
 func (s *Store) write(ctx context.Context, do func(*writer) error) error {
 	j := &job{ctx: ctx, do: do, done: make(chan struct{})}
 	select {
@@ -91,8 +93,6 @@ func (s *Store) write(ctx context.Context, do func(*writer) error) error {
 	select {
 	case <-j.done:
 		return j.err
-	case <-ctx.Done():
-		return ctx.Err()
 	case <-s.writer.done:
 		// The writer has ended: either it did the job before, or nobody will.
 		select {
