@@ -142,8 +142,6 @@ type live struct {
 	// it too; until then the host may lack its recovery copy.
 	storeID string
 	settled bool
-	// sent is the newest generation handed out on this link.
-	sent mesh.Generation
 }
 
 // New reads the store and makes a Control. Every node is disconnected.

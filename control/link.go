@@ -261,8 +261,7 @@ func (c *Control) Disconnect(name string, w Waker) {
 }
 
 // Pending returns the newest declaration of the node if the node is not known
-// to hold it and it was not handed out on this link already; nil when there is
-// none.
+// to hold it; nil when there is none.
 func (c *Control) Pending(ctx context.Context, name string) (*mesh.Declaration, error) {
 	for {
 		n, known := c.snapshot(name)
@@ -272,7 +271,7 @@ func (c *Control) Pending(ctx context.Context, name string) (*mesh.Declaration, 
 		if n.Ahead || n.Unheard || (!n.Retiring && !n.Briefing.Eligible()) {
 			return nil, nil
 		}
-		if n.Declared <= n.Held || n.Declared == n.Refused || (n.live != nil && n.Declared <= n.live.sentBy(c)) {
+		if n.Declared <= n.Held || n.Declared == n.Refused {
 			return nil, nil
 		}
 		d, err := c.store.Compiled(ctx, name, n.Declared)
@@ -289,19 +288,8 @@ func (c *Control) Pending(ctx context.Context, name string) (*mesh.Declaration, 
 			// not written yet.
 			return nil, nil
 		}
-		c.mu.Lock()
-		if n.live != nil {
-			n.live.sent = max(n.live.sent, d.Generation)
-		}
-		c.mu.Unlock()
 		return &d, nil
 	}
-}
-
-func (l *live) sentBy(c *Control) mesh.Generation {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return l.sent
 }
 
 // OpenBlob opens content that a declaration of the node names. Anything else

@@ -2,26 +2,28 @@ package control_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/control"
 )
 
 // Shows: M7
-func TestOnlyTheNewestGenerationIsHandedOutAndOnceALink(t *testing.T) {
+func TestOnlyTheNewestGenerationIsHandedOutUntilTheNodeHoldsIt(t *testing.T) {
 	p := newPlane(t)
 	h := join(p, "web-1", nil)
 	p.declare(doc("web", "", file("/a", "1")))
 	p.declare(doc("web", "", file("/a", "2")))
 	p.declare(doc("web", "", file("/a", "3")))
 	wantPending(t, h, "g3 [file:/a] released []")
-	wantPending(t, h, "nothing")
-	h.disconnect()
-	h.connect()
+	// Another link of the node, which is ending, may be who asked.
+	wantPending(t, h, "g3 [file:/a] released []")
 	h.receive()
+	wantPending(t, h, "nothing")
 	h.disconnect()
 	h.connect()
 	wantPending(t, h, "nothing")
@@ -252,5 +254,58 @@ func TestHostileFramesAreRefusedAndUnknownOnesIgnored(t *testing.T) {
 	}
 	if detail := h.detail().Events[0].Detail; len(detail) > 4<<10 {
 		t.Errorf("%d bytes of detail are kept", len(detail))
+	}
+}
+
+// stubbornStore does not take the next generations that are written.
+type stubbornStore struct {
+	control.Store
+	refuse *int
+}
+
+func (s stubbornStore) WriteGenerations(ctx context.Context, generations []control.GenerationRecord) error {
+	if *s.refuse > 0 {
+		*s.refuse--
+		return errors.New("the disk is full")
+	}
+	return s.Store.WriteGenerations(ctx, generations)
+}
+
+// Shows: M6
+func TestWhatFollowsFromAMessageIsDoneAlsoWhenItComesAgain(t *testing.T) {
+	old := mesh.ResourceID("file:/old")
+	owned := mesh.OwnedChange{Owned: []mesh.Owned{{Resource: old, Made: mesh.MadeCreated}}}
+	report := mesh.Report{Generation: 1, State: mesh.GenerationApplied, Kept: []mesh.ResourceID{old}}
+	for name, again := range map[string]struct {
+		kind mesh.FrameType
+		body any
+	}{
+		"a change of what the node owns": {mesh.FrameOwned, owned},
+		"a report of what it kept":       {mesh.FrameReport, report},
+	} {
+		t.Run(name, func(t *testing.T) {
+			refuse := 0
+			p := &plane{t: t, dir: t.TempDir(), now: time.Unix(1_800_000_000, 0)}
+			p.wrap = func(s control.Store) control.Store { return stubbornStore{s, &refuse} }
+			p.start()
+			t.Cleanup(p.stop)
+			h := join(p, "web-1", nil)
+			p.declare(doc("web", "", file("/a", "1")))
+			h.apply()
+
+			refuse = 2
+			first, second := h.try(mesh.FrameOwned, owned), h.try(mesh.FrameReport, report)
+			if first == nil || second == nil {
+				t.Fatalf("the messages were taken although nothing could be written: %v, %v", first, second)
+			}
+			if again.kind == mesh.FrameOwned {
+				h.seq -= 2 // neither was acknowledged, and both come again
+			} else {
+				h.seq--
+			}
+			h.say(again.kind, again.body)
+
+			wantPending(t, h, "g2 [file:/a] released [file:/old]")
+		})
 	}
 }

@@ -189,16 +189,17 @@ func (c *Control) report(ctx context.Context, name string, seq Sequence, r mesh.
 	if err != nil {
 		return fmt.Errorf("store report of %s: %w", name, err)
 	}
-	if !fresh {
-		return nil
-	}
+	// One that was recorded before may have come again because what follows from
+	// it could not be done then.
 	c.mu.Lock()
 	n := c.nodes[name]
 	anew := false
 	if n != nil {
-		n.ledgerDigest = ""
-		NoteReport(&n.NodeRecord, r, state)
-		anew = !contains(n.Released, r.Kept)
+		if fresh {
+			n.ledgerDigest = ""
+			NoteReport(&n.NodeRecord, r, state)
+		}
+		anew = !contains(n.Released, n.Kept)
 	}
 	c.mu.Unlock()
 	if !anew {
@@ -248,9 +249,7 @@ func (c *Control) owned(ctx context.Context, name string, seq Sequence, change m
 	if err != nil {
 		return fmt.Errorf("store recovery copy of %s: %w", name, err)
 	}
-	if !fresh {
-		return nil
-	}
+	// As with a report: what follows is done also when it was recorded before.
 	if settle {
 		if err := c.settle(ctx, name, seq.StoreID); err != nil {
 			return err
@@ -258,7 +257,9 @@ func (c *Control) owned(ctx context.Context, name string, seq Sequence, change m
 	}
 	c.mu.Lock()
 	if m := c.nodes[name]; m != nil {
-		m.copyDigest = ""
+		if fresh {
+			m.copyDigest = ""
+		}
 		n = *m
 	}
 	set := c.set
