@@ -55,9 +55,12 @@ type policy struct {
 	welcome  mesh.Welcome
 	recovery *mesh.Recover
 	connect  error
-	pending  map[string]*mesh.Declaration
-	wakers   map[string]control.Waker
-	links    int
+	// meeting is called while a link is taken into use, when it can be woken
+	// already. Nil: nothing is.
+	meeting func(control.Waker)
+	pending map[string]*mesh.Declaration
+	wakers  map[string]control.Waker
+	links   int
 	// asked counts the keys that were shown.
 	asked int
 	// tokens counts the secrets that were shown.
@@ -127,6 +130,9 @@ func (p *policy) NodeByKey(_ context.Context, key string) (string, error) {
 }
 
 func (p *policy) Connect(_ context.Context, node string, _ mesh.Hello, w control.Waker) (mesh.Welcome, *mesh.Recover, error) {
+	if p.meeting != nil {
+		p.meeting(w)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.connect != nil {

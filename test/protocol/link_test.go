@@ -104,6 +104,54 @@ func TestTheRecoveryCopyIsStoredBeforeAnyDeclaration(t *testing.T) {
 	})
 }
 
+// Shows: M29
+func TestADeclarationThatIsWrittenWhileALinkIsMadeWaitsForTheWelcomeAndTheRecoveryCopy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, p, h, hostKey, nodeKey := newNetwork(), newPolicy(), newHost("web-1"), newKey(t), newKey(t)
+		p.know(nodeKey, "web-1")
+		p.recovery = &mesh.Recover{Owned: []mesh.Owned{{Resource: "file:/etc/motd"}}}
+		p.pending["web-1"] = &mesh.Declaration{Node: "web-1", Generation: 4}
+		p.meeting = func(w control.Waker) {
+			w.Wake()
+			w.(control.Teller).Tell("another machine has this node's key")
+			time.Sleep(time.Second) // as a busy store takes it, so that the link could write
+		}
+		startControl(t, n, p, hostKey)
+		client := startHost(t, n, h, newOutbox(), nodeKey, hostKey.PublicKey())
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+
+		h.look(func(h *fakeHost) {
+			if got := strings.Join(h.order, " "); got != "recover declare" {
+				t.Errorf("the host stored %q, want the recovery copy and then the declaration", got)
+			}
+		})
+		if status := client.Status(); status.Notice == "" {
+			t.Errorf("what was told while the link was made did not arrive: %+v", status)
+		}
+	})
+}
+
+func TestADeclarationTravelsOnceHoweverOftenTheLinkIsWoken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := startPair(t)
+		calls := 0
+		p.host.look(func(h *fakeHost) {
+			h.hold = func(mesh.Declaration) bool { calls++; return true }
+		})
+		p.policy.declare(mesh.Declaration{Node: "web-1", Generation: 1})
+		synctest.Wait()
+
+		p.policy.declare(mesh.Declaration{Node: "web-1", Generation: 1})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+
+		if calls != 1 {
+			t.Errorf("the host was handed the same declaration %d times on one link, want once", calls)
+		}
+	})
+}
+
 func TestADeclarationThatCouldNotBeStoredIsTriedAgainOnTheSameLink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := startPair(t)
