@@ -224,8 +224,10 @@ func (c *Control) consequences(ctx context.Context, name string, before, after *
 	}
 	slices.SortFunc(affected, func(a, b node) int { return strings.Compare(a.Name, b.Name) })
 	names := make([]string, len(affected))
-	for i, n := range affected {
-		names[i] = n.Name
+	byName := make(map[string]*node, len(affected))
+	for i := range affected {
+		names[i] = affected[i].Name
+		byName[names[i]] = &affected[i]
 	}
 	owned, err := c.store.OwnedIDs(ctx, names)
 	if err != nil {
@@ -233,27 +235,22 @@ func (c *Control) consequences(ctx context.Context, name string, before, after *
 	}
 	var records []*GenerationRecord
 	faults := make(map[string][]assign.Fault, len(affected))
-	var ps mesh.Problems
+	against := refusals{name: name, source: after.Get(name)}
 	now := c.now()
-	for _, n := range affected {
-		record, found := next(n, after, owned[n.Name], occasionWritten, now)
+	for i := range affected {
+		n := &affected[i]
+		record, found := next(*n, after, owned[n.Name], occasionWritten, now)
 		faults[n.Name] = found
-		for _, f := range found {
-			if after.Get(name) != nil && (len(f.Declarations) == 0 || slices.Contains(f.Declarations, name)) {
-				ps.Add("", refusal(n.Name, f))
-			}
-		}
+		against.add(*n, found)
 		if record != nil {
 			records = append(records, record)
 		}
 	}
-	if len(ps) > 0 {
-		if more := len(ps) - refusalsShown; more > 0 {
-			ps = append(ps[:refusalsShown:refusalsShown], mesh.Problem{Message: fmt.Sprintf("and %d more of this kind", more)})
-		}
-		return nil, nil, &mesh.Error{Code: mesh.CodeConflict, Message: fmt.Sprintf("declaration %s is refused and nothing was written", name), Details: ps}
+	if err := against.err(mesh.CodeConflict); err != nil {
+		return nil, nil, err
 	}
 	stager := c.newStager()
+	fitting := records[:0]
 	for _, r := range records {
 		if r.Resources, err = stager.stage(ctx, r.Resources); err != nil {
 			return nil, nil, err
@@ -262,11 +259,45 @@ func (c *Control) consequences(ctx context.Context, name string, before, after *
 		if err != nil {
 			return nil, nil, err
 		}
-		if fault != nil {
-			return nil, nil, &mesh.Error{Code: mesh.CodeInvalid, Message: fmt.Sprintf("declaration %s is refused and nothing was written", name), Details: mesh.Problems{{Message: refusal(r.Node, *fault)}}}
+		if fault == nil {
+			fitting = append(fitting, r)
+			continue
+		}
+		faults[r.Node] = []assign.Fault{*fault}
+		against.add(*byName[r.Node], faults[r.Node])
+	}
+	return fitting, faults, against.err(mesh.CodeInvalid)
+}
+
+// refusals gathers why a write of a declaration is refused.
+type refusals struct {
+	name string
+	// source is what is to be written. Nil: the declaration is removed, which
+	// cannot contradict anything.
+	source *assign.Source
+	ps     mesh.Problems
+}
+
+// add takes those faults of a node that are there because of this declaration.
+// What others do to a node that it does not select keeps nobody from writing.
+func (r *refusals) add(n node, faults []assign.Fault) {
+	for _, f := range faults {
+		ours := slices.Contains(f.Declarations, r.name) || len(f.Declarations) == 0 && concerns(r.source, n)
+		if r.source != nil && ours {
+			r.ps.Add("", refusal(n.Name, f))
 		}
 	}
-	return records, faults, nil
+}
+
+// err is nil when nothing was gathered.
+func (r *refusals) err(code mesh.Code) error {
+	if len(r.ps) == 0 {
+		return nil
+	}
+	if more := len(r.ps) - refusalsShown; more > 0 {
+		r.ps = append(r.ps[:refusalsShown:refusalsShown], mesh.Problem{Message: fmt.Sprintf("and %d more of this kind", more)})
+	}
+	return &mesh.Error{Code: code, Message: fmt.Sprintf("declaration %s is refused and nothing was written", r.name), Details: r.ps}
 }
 
 func concerns(s *assign.Source, n node) bool {
