@@ -118,6 +118,12 @@ func checkEnrol(e mesh.Enrol) error {
 	if len(e.Owned) > resultsLimit {
 		return mesh.Errorf(mesh.CodeInvalid, "a recovery copy has at most %d entries", resultsLimit)
 	}
+	if err := checkOwned(e.Owned); err != nil {
+		return err
+	}
+	if err := counted(uint64(e.Held)); err != nil {
+		return err
+	}
 	if err := checkSize("profile", e.Profile, profileLimit); err != nil {
 		return err
 	}

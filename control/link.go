@@ -56,6 +56,9 @@ func (c *Control) Connect(ctx context.Context, name string, hello mesh.Hello, w 
 	if hello.StoreID == "" || max(len(hello.StoreID), len(hello.BootID), len(hello.MachineIDHash)) > nameLimit {
 		return mesh.Welcome{}, nil, mesh.Errorf(mesh.CodeInvalid, "a hello names the host's store, and no name in it has more than %d bytes", nameLimit)
 	}
+	if err := counted(uint64(hello.Held), uint64(hello.Applied)); err != nil {
+		return mesh.Welcome{}, nil, err
+	}
 	former, detail, refusal := c.attach(name, hello, w)
 	if former != nil && refusal == nil {
 		former.Close("replaced: the same machine has opened another link")

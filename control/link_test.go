@@ -309,3 +309,52 @@ func TestWhatFollowsFromAMessageIsDoneAlsoWhenItComesAgain(t *testing.T) {
 		})
 	}
 }
+
+func TestNumbersThatNobodyCanHaveCountedAreRefusedAndDoNoHarm(t *testing.T) {
+	const beyond = 1 << 63
+	p := newPlane(t)
+	h := join(p, "web-1", nil)
+	p.declare(doc("web", "", file("/a", "1")))
+	h.apply()
+	for name, frame := range map[string]struct {
+		kind mesh.FrameType
+		body any
+	}{
+		"a receipt of a generation":      {mesh.FrameReceived, mesh.Received{Generation: beyond, Held: beyond}},
+		"a refusal of a generation":      {mesh.FrameReceived, mesh.Received{Generation: beyond, Refused: "no"}},
+		"a report of a generation":       {mesh.FrameReport, mesh.Report{Generation: beyond, State: mesh.GenerationFailed}},
+		"a report of a pass":             {mesh.FrameReport, mesh.Report{Generation: 1, Pass: beyond, State: mesh.GenerationFailed}},
+		"a result in a generation":       {mesh.FrameReport, mesh.Report{Generation: 1, State: mesh.GenerationFailed, Results: []mesh.Result{{Resource: "file:/b", Status: mesh.StatusFailed, Generation: beyond}}}},
+		"something owned since":          {mesh.FrameOwned, mesh.OwnedChange{Owned: []mesh.Owned{{Resource: "file:/b", Generation: beyond}}}},
+		"a heartbeat with as much drift": {mesh.FrameHeartbeat, mesh.Heartbeat{Drift: beyond}},
+		"a heartbeat that holds":         {mesh.FrameHeartbeat, mesh.Heartbeat{Held: beyond}},
+	} {
+		wantCode(t, name, h.try(frame.kind, frame.body), mesh.CodeInvalid, "nobody")
+	}
+	f, err := mesh.NewFrame(mesh.FrameEvent, beyond, mesh.Event{Kind: mesh.EventDrift})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, "an event of that number", p.Handle(t.Context(), h.name, h.store, f), mesh.CodeInvalid, "nobody")
+	h.disconnect()
+	h.held = beyond
+	_, _, err = h.tryConnect()
+	wantCode(t, "a hello", err, mesh.CodeInvalid, "nobody")
+	newcomer := machine(p, "web-2")
+	newcomer.e.Held = beyond
+	_, err = newcomer.enrol(control.TokenRequest{})
+	wantCode(t, "an enrolment", err, mesh.CodeInvalid, "nobody")
+
+	// What is stored can be read again: contacts, and all at the next start.
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if err := p.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	p.restart()
+	h.held = 1
+	h.connect()
+	if row, detail := h.row(), h.detail(); row.Declared != 1 || len(row.Failed) != 0 || len(detail.Results) != 1 {
+		t.Errorf("the node is %+v with results %+v", row, detail.Results)
+	}
+}

@@ -16,11 +16,27 @@ const (
 	outputLimit  = 16 << 10
 	resultsLimit = 4 * resourceLimit
 	nameLimit    = 128
+	// idLimit is above the longest identity of a resource, which is a path.
+	idLimit = 4200
 	// Greatest lengths of the stored form of what a node says of itself.
 	profileLimit   = 64 << 10
 	briefingLimit  = 256 << 10
 	inventoryLimit = 8 << 20
 )
+
+// countLimit bounds what a node may say of anything that is counted one by one:
+// generations, passes, messages, resources found changed. The store keeps such
+// numbers with a sign, and one that it could not read back would keep the
+// control plane from its next start.
+const countLimit = 1 << 48
+
+// counted refuses numbers that nobody can have counted.
+func counted(numbers ...uint64) error {
+	if most := slices.Max(numbers); most > countLimit {
+		return mesh.Errorf(mesh.CodeInvalid, "it says %d of something that is counted one by one, which nobody can have reached", most)
+	}
+	return nil
+}
 
 // checkSize refuses what no honest host says.
 func checkSize(what string, body any, limit int) error {
@@ -49,12 +65,26 @@ func (c *Control) Handle(ctx context.Context, name, storeID string, f mesh.Frame
 	n.contact = c.now()
 	c.mu.Unlock()
 
+	if err := counted(f.Seq); err != nil {
+		return err
+	}
 	seq := Sequence{StoreID: storeID, Number: f.Seq}
 	switch f.Type {
 	case mesh.FrameHeartbeat:
-		return take(f, func(b mesh.Heartbeat) error { c.heartbeatOf(name, b); return nil })
+		return take(f, func(b mesh.Heartbeat) error {
+			if err := counted(uint64(b.Held), uint64(b.Applied), b.Drift); err != nil {
+				return err
+			}
+			c.heartbeatOf(name, b)
+			return nil
+		})
 	case mesh.FrameReceived:
-		return take(f, func(b mesh.Received) error { return c.received(ctx, name, storeID, b) })
+		return take(f, func(b mesh.Received) error {
+			if err := counted(uint64(b.Held), uint64(b.Generation)); err != nil {
+				return err
+			}
+			return c.received(ctx, name, storeID, b)
+		})
 	case mesh.FrameReport:
 		return take(f, func(b mesh.Report) error { return c.report(ctx, name, seq, b) })
 	case mesh.FrameOwned:
@@ -62,7 +92,7 @@ func (c *Control) Handle(ctx context.Context, name, storeID string, f mesh.Frame
 	case mesh.FrameEvent:
 		return take(f, func(b mesh.Event) error {
 			b.Detail = bounded(b.Detail, detailLimit)
-			b.Kind, b.Resource = mesh.EventKind(bounded(string(b.Kind), 64)), mesh.ResourceID(bounded(string(b.Resource), 4200))
+			b.Kind, b.Resource = mesh.EventKind(bounded(string(b.Kind), 64)), mesh.ResourceID(bounded(string(b.Resource), idLimit))
 			_, err := c.store.StoreEvent(ctx, EventTx{Sequence: seq, Event: EventView{Event: b, Node: name, Received: c.now()}})
 			return wrap(err, "store event of %s", name)
 		})
@@ -168,9 +198,16 @@ func (c *Control) report(ctx context.Context, name string, seq Sequence, r mesh.
 	if len(r.Results)+len(r.Gone)+len(r.Kept) > resultsLimit {
 		return mesh.Errorf(mesh.CodeInvalid, "a report has at most %d results", resultsLimit)
 	}
+	if err := counted(uint64(r.Generation), r.Pass); err != nil {
+		return err
+	}
+	r.Trigger, r.Ledger = mesh.Trigger(bounded(string(r.Trigger), 64)), bounded(r.Ledger, nameLimit)
 	for i := range r.Results {
 		result := &r.Results[i]
-		if !slices.Contains(mesh.Statuses(), result.Status) || len(result.Resource) > 4200 {
+		if err := counted(uint64(result.Generation)); err != nil {
+			return err
+		}
+		if !slices.Contains(mesh.Statuses(), result.Status) || len(result.Resource) > idLimit {
 			return mesh.Errorf(mesh.CodeInvalid, "result %d of a report has status %q, which is none, or too long a name", i, bounded(string(result.Status), 40))
 		}
 		result.Detail = bounded(result.Detail, detailLimit)
@@ -220,10 +257,26 @@ func NoteReport(n *NodeRecord, r mesh.Report, state mesh.GenerationState) {
 	}
 }
 
+// checkOwned refuses entries of a recovery copy that no honest host has.
+func checkOwned(owned []mesh.Owned) error {
+	for i, o := range owned {
+		if len(o.Resource) > idLimit || len(o.Made) > nameLimit {
+			return mesh.Errorf(mesh.CodeInvalid, "entry %d of a recovery copy has too long a name", i)
+		}
+		if err := counted(uint64(o.Generation)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // owned changes the recovery copy.
 func (c *Control) owned(ctx context.Context, name string, seq Sequence, change mesh.OwnedChange) error {
 	if len(change.Owned)+len(change.Gone) > resultsLimit {
 		return mesh.Errorf(mesh.CodeInvalid, "a change of the recovery copy has at most %d entries", resultsLimit)
+	}
+	if err := checkOwned(change.Owned); err != nil {
+		return err
 	}
 	n, _ := c.snapshot(name)
 	mode := OwnedAsSaid
