@@ -213,9 +213,7 @@ func (c *Control) enrolment(ctx context.Context, token TokenRecord, key, remote 
 	}
 	ids := owned[name]
 	for _, o := range e.Owned {
-		if !slices.Contains(ids, o.Resource) {
-			ids = append(ids, o.Resource)
-		}
+		ids = append(ids, o.Resource)
 	}
 	why := occasionLearned
 	if n.Declared > 0 && e.Held >= n.Declared {

@@ -90,9 +90,9 @@ func next(n node, set *assign.Set, owned []mesh.ResourceID, why occasion, at tim
 	}, nil
 }
 
-// release lists what is owned and not declared, as far as it fits into one
-// declaration. The host removes that, reports the rest as kept, and the rest is
-// released by the next generation.
+// release lists what is owned and not declared, in order and each once, as far
+// as it fits into one declaration. The host removes that, reports the rest as
+// kept, and the rest is released by the next generation.
 func release(owned []mesh.ResourceID, declared func(mesh.ResourceID) bool) []mesh.ResourceID {
 	var released []mesh.ResourceID
 	for _, id := range owned {
@@ -101,6 +101,7 @@ func release(owned []mesh.ResourceID, declared func(mesh.ResourceID) bool) []mes
 		}
 	}
 	slices.Sort(released)
+	released = slices.Compact(released)
 	size := 0
 	for i, id := range released {
 		// In JSON a byte may take six.
@@ -124,9 +125,11 @@ func final(n node, owned []mesh.ResourceID, why occasion, at time.Time) *Generat
 	}
 }
 
+// contains reports whether all, which is in order, holds each of some. Both may
+// be long, and a node can choose one of them.
 func contains(all, some []mesh.ResourceID) bool {
 	for _, id := range some {
-		if !slices.Contains(all, id) {
+		if _, there := slices.BinarySearch(all, id); !there {
 			return false
 		}
 	}

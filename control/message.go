@@ -319,7 +319,7 @@ func (c *Control) owned(ctx context.Context, name string, seq Sequence, change m
 	c.mu.Unlock()
 	compiled := set.Compile(n.facts)
 	anew := slices.ContainsFunc(change.Owned, func(o mesh.Owned) bool {
-		return !compiled.Has(o.Resource) && !slices.Contains(n.Released, o.Resource)
+		return !compiled.Has(o.Resource) && !contains(n.Released, []mesh.ResourceID{o.Resource})
 	})
 	if !anew {
 		return nil
