@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"testing"
@@ -100,14 +101,8 @@ func TestAHandshakeThatStallsIsClosedAndItsPlaceGivenOn(t *testing.T) {
 		n, p, key := newNetwork(), newPolicy(), newKey(t)
 		p.know(key, "web-1")
 		startControl(t, n, p, newKey(t), func(c *controllink.Config) { c.MaxHandshakes = 2 })
-		for range 2 {
-			tcp, err := n.dial(t.Context(), "tcp", controlAt)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := tcp.Write([]byte("SSH-2.0-stall\r\n")); err != nil {
-				t.Fatal(err)
-			}
+		for i := range 2 {
+			stall(t, n, address(fmt.Sprintf("10.0.0.%d:40000", 66+i)))
 		}
 		synctest.Wait()
 		began := time.Now()
@@ -120,6 +115,43 @@ func TestAHandshakeThatStallsIsClosedAndItsPlaceGivenOn(t *testing.T) {
 
 		if waited := time.Since(began); waited != 30*time.Second {
 			t.Errorf("a node got its place after %s, want the 30 s that two stalled handshakes may take", waited)
+		}
+	})
+}
+
+// stall begins a handshake from an address and says no more.
+func stall(t *testing.T, n *network, from address) {
+	t.Helper()
+	tcp, err := n.dialFrom(from, controlAt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tcp.Write([]byte("SSH-2.0-stall\r\n")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The attack: one machine of the network begins a handshake in every place that
+// there is, says no more, and begins others when these are closed.
+func TestOneSourceCannotKeepNodesFromShakingHands(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, p, key := newNetwork(), newPolicy(), newKey(t)
+		p.know(key, "web-1")
+		startControl(t, n, p, newKey(t))
+		for i := range 200 {
+			stall(t, n, address(fmt.Sprintf("10.0.0.66:%d", 40000+i)))
+		}
+		synctest.Wait()
+		began := time.Now()
+
+		link, err := dialRaw(n, mesh.UserNode, key, "", mesh.ChannelLink)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer link.close()
+
+		if waited := time.Since(began); waited != 0 {
+			t.Errorf("a node got its place after %s, want at once", waited)
 		}
 	})
 }

@@ -132,26 +132,6 @@ func TestADeclarationThatIsWrittenWhileALinkIsMadeWaitsForTheWelcomeAndTheRecove
 	})
 }
 
-func TestADeclarationTravelsOnceHoweverOftenTheLinkIsWoken(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := startPair(t)
-		calls := 0
-		p.host.look(func(h *fakeHost) {
-			h.hold = func(mesh.Declaration) bool { calls++; return true }
-		})
-		p.policy.declare(mesh.Declaration{Node: "web-1", Generation: 1})
-		synctest.Wait()
-
-		p.policy.declare(mesh.Declaration{Node: "web-1", Generation: 1})
-		time.Sleep(time.Minute)
-		synctest.Wait()
-
-		if calls != 1 {
-			t.Errorf("the host was handed the same declaration %d times on one link, want once", calls)
-		}
-	})
-}
-
 func TestADeclarationThatCouldNotBeStoredIsTriedAgainOnTheSameLink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := startPair(t)
