@@ -21,12 +21,18 @@ var ErrTooLarge = errors.New("frame is longer than the limit")
 
 const (
 	header = 4
+	// envelope is more than what stands around a body.
+	envelope = 1 << 10
 	// chunk bounds a single write, so that the SSH library does not keep large
 	// packet buffers for the life of the connection.
 	chunk = 4 << 10
 	// readAhead bounds what is allocated before the bytes have come.
 	readAhead = 64 << 10
 )
+
+// Fits reports whether Write takes the frame. Near the limit it errs on the
+// side of no.
+func Fits(f mesh.Frame) bool { return len(f.Body) <= mesh.FrameLimit-envelope }
 
 // Write writes one frame. Callers serialise.
 func Write(w io.Writer, f mesh.Frame) error {
