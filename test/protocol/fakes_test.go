@@ -14,6 +14,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/crypto/ssh"
 
@@ -227,6 +228,9 @@ func digest(content []byte) string {
 
 // fakeHost is a host that does as it is told and remembers.
 type fakeHost struct {
+	// looking is how long it takes to say hello.
+	looking time.Duration
+
 	mu        sync.Mutex
 	hello     mesh.Hello
 	heartbeat mesh.Heartbeat
@@ -255,6 +259,7 @@ func newHost(node string) *fakeHost {
 }
 
 func (h *fakeHost) Hello(context.Context) (mesh.Hello, error) {
+	time.Sleep(h.looking)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.hello, nil

@@ -322,6 +322,28 @@ func TestTheBeatGoesOnWhileNothingCanBeReached(t *testing.T) {
 	})
 }
 
+func TestTheBeatGoesOnWhileTheHostLooksAtABusyMachine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		last, longest := time.Now(), time.Duration(0)
+		n, p, h, hostKey, nodeKey := newNetwork(), newPolicy(), newHost("web-1"), newKey(t), newKey(t)
+		p.know(nodeKey, "web-1")
+		h.looking = 25 * time.Second
+		startControl(t, n, p, hostKey)
+		client := startHost(t, n, h, newOutbox(), nodeKey, hostKey.PublicKey(), func(c *hostlink.Config) {
+			c.Beat = func() {
+				longest = max(longest, time.Since(last))
+				last = time.Now()
+			}
+		})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+
+		if state := client.Status().State; longest > 5*time.Second || state != hostlink.StateConnected {
+			t.Errorf("the loop stood still for %s while the machine was looked at, want at most 5 s; the link is %s", longest, state)
+		}
+	})
+}
+
 func TestALargeContentArrivesWholeBesideTheLink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := startPair(t)
