@@ -358,3 +358,29 @@ func TestNumbersThatNobodyCanHaveCountedAreRefusedAndDoNoHarm(t *testing.T) {
 		t.Errorf("the node is %+v with results %+v", row, detail.Results)
 	}
 }
+
+// Shows: M9, M29
+func TestWhatTheLinkOfALostStoreHadStillSaidDoesNotCountForTheNewOne(t *testing.T) {
+	p := newPlane(t)
+	h := join(p, "web-1", nil)
+	p.declare(doc("web", "", file("/a", "1")))
+	h.apply()
+	p.declare(doc("web", "", file("/a", "2")))
+	before := h.store
+	h.store, h.seq, h.held, h.owned = "new store", 0, 0, nil
+	h.connect()
+
+	late, err := mesh.NewFrame(mesh.FrameReceived, 0, mesh.Received{Generation: 2, Held: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Handle(t.Context(), h.name, before, late); err == nil {
+		t.Error("a frame of the store that was lost is taken")
+	}
+
+	wantPending(t, h, "g2 [file:/a] released []")
+	h.disconnect()
+	if _, recovery := h.connect(); recovery == nil {
+		t.Error("the new store gets no recovery copy")
+	}
+}

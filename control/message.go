@@ -62,6 +62,12 @@ func (c *Control) Handle(ctx context.Context, name, storeID string, f mesh.Frame
 		c.mu.Unlock()
 		return mesh.Errorf(mesh.CodeDenied, "node %s is not part of this mesh any more", name)
 	}
+	if n.live != nil && n.live.storeID != storeID {
+		// What an earlier life of the host had still said would count as said by
+		// the store that is connected now.
+		c.mu.Unlock()
+		return mesh.Errorf(mesh.CodeUnavailable, "node %s is connected with another store by now", name)
+	}
 	n.contact = c.now()
 	c.mu.Unlock()
 
