@@ -17,6 +17,7 @@ import (
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/control"
 	"github.com/meshctl/mesh/internal/frame"
+	"github.com/meshctl/mesh/internal/sqlite"
 	"github.com/meshctl/mesh/internal/stall"
 )
 
@@ -404,7 +405,7 @@ func (l *nodeLink) handle(ctx context.Context, storeID string, f mesh.Frame) err
 			// It can never be taken, and must not hold up what waits behind it.
 			l.log.Error("a message of a node cannot be taken and is dropped", "type", f.Type, "seq", f.Seq, "error", err)
 		default:
-			return fmt.Errorf("take %s: %w", f.Type, err)
+			return &notTaken{fmt.Errorf("take %s: %w", f.Type, err)}
 		}
 	case mesh.FrameHello, mesh.FrameEnrol:
 		return fmt.Errorf("a frame %q came in the middle of a link", f.Type)
@@ -421,10 +422,19 @@ func (l *nodeLink) handle(ctx context.Context, storeID string, f mesh.Frame) err
 	return nil
 }
 
+// notTaken is why a message could not be taken. It is sent again.
+type notTaken struct{ error }
+
+// Unwrap returns what the policy said.
+func (e *notTaken) Unwrap() error { return e.error }
+
 // finish ends the link after the reader did, and logs why.
 func (l *nodeLink) finish(ctx context.Context, err error) {
+	var untaken *notTaken
 	switch {
 	case ctx.Err() != nil:
+	case errors.As(err, &untaken) && (mesh.CodeOf(err) == mesh.CodeInternal || sqlite.IsFull(err)):
+		l.log.Error("a message of a node could not be stored; the link ends, and the node sends it again", "error", err)
 	case errors.Is(err, io.EOF):
 		l.log.Info("a node closed its link")
 	default:

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"sync"
 
+	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/control"
+	"github.com/meshctl/mesh/internal/sqlite"
 )
 
 const (
@@ -144,11 +146,21 @@ func (w *writer) group(first *job) {
 		if err != nil && j.err == nil {
 			j.err = err
 		}
+		j.err = room(j.err)
 		close(j.done)
 	}
 	if w.made >= sweepAfter {
 		w.sweep()
 	}
+}
+
+// room gives the sentence for an operator to an error that says that the disk is
+// full, and leaves any other as it is.
+func room(err error) error {
+	if !sqlite.IsFull(err) {
+		return err
+	}
+	return &mesh.Error{Code: mesh.CodeUnavailable, Message: "the disk of the control plane is full, so nothing was written; make room there, then ask again", Err: err}
 }
 
 // sweep forgets the names of resources that nothing refers to any more, so that

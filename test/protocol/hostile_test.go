@@ -1,10 +1,12 @@
 package protocol
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"strings"
 	"testing"
@@ -362,4 +364,29 @@ func frameOf(t *testing.T, kind mesh.FrameType, body any) mesh.Frame {
 		t.Fatal(err)
 	}
 	return f
+}
+
+func TestAMessageThatCannotBeStoredIsAnErrorInTheLogAndComesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		n, p, h, o, hostKey, nodeKey := newNetwork(), newPolicy(), newHost("web-1"), newOutbox(), newKey(t), newKey(t)
+		p.know(nodeKey, "web-1")
+		p.handle = errors.New("store event: input/output error")
+		startControl(t, n, p, hostKey, func(c *controllink.Config) {
+			c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError}))
+		})
+		startHost(t, n, h, o, nodeKey, hostKey.PublicKey())
+		o.add(event(1))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+
+		p.look(func(p *policy) {
+			if len(p.recorded) != 1 || p.links != 2 {
+				t.Errorf("%d messages are recorded after %d links, want the one on the second", len(p.recorded), p.links)
+			}
+		})
+		if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "node=web-1") || !strings.Contains(text, "input/output error") {
+			t.Errorf("the log of errors is\n%s\nwant one line with the node and the error", text)
+		}
+	})
 }
