@@ -24,6 +24,7 @@ import (
 
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/host/resource/pkg"
+	"github.com/meshctl/mesh/internal/fault"
 	"github.com/meshctl/mesh/rollback"
 	"github.com/meshctl/mesh/systemd"
 )
@@ -121,6 +122,8 @@ type Upgrader struct {
 	program os.FileInfo
 	// kitTried is when making the kit was last tried. Zero: never.
 	kitTried time.Time
+	// judgedAt is when what was installed was last looked at. Zero: never.
+	judgedAt time.Time
 	// passed: a pass ended in this process.
 	passed bool
 	// unconfirmed is what the database said when this version was not confirmed
@@ -415,6 +418,7 @@ func (u *Upgrader) end(ctx context.Context, r mesh.UpgradeRecord, refused ...ref
 	if err := u.event(ctx, r); err != nil {
 		return err
 	}
+	fault.Point("upgrade.before-settle")
 	settle := func(s *state) {
 		s.Last = &r
 		s.Refused = append(s.Refused, refused...)
