@@ -294,6 +294,16 @@ func (u *Upgrader) Open(ctx context.Context, store Store) error {
 // settleAsConfirmed ends what an upgrade away from this version left, when this
 // version is found to run.
 func (u *Upgrader) settleAsConfirmed(ctx context.Context) error {
+	if untold := u.now().Untold; len(untold) > 0 {
+		for _, r := range untold {
+			if err := u.event(ctx, r); err != nil {
+				return err
+			}
+		}
+		if err := u.edit(func(s *state) { s.Untold = nil }); err != nil {
+			return err
+		}
+	}
 	if err := u.reportScript(ctx); err != nil {
 		return err
 	}
@@ -415,12 +425,18 @@ func orNone(version string) string {
 // end reports an ending and settles.
 func (u *Upgrader) end(ctx context.Context, r mesh.UpgradeRecord, refused ...refusal) error {
 	r.At = u.cfg.Now()
-	if err := u.event(ctx, r); err != nil {
-		return err
+	onTrial := u.Mode() == ModeTrial
+	if !onTrial {
+		if err := u.event(ctx, r); err != nil {
+			return err
+		}
 	}
 	fault.Point("upgrade.before-settle")
 	settle := func(s *state) {
 		s.Last = &r
+		if onTrial {
+			s.Untold = append(s.Untold, r)
+		}
 		s.Refused = append(s.Refused, refused...)
 	}
 	if u.now().Phase == PhaseSettled {
