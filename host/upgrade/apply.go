@@ -106,17 +106,19 @@ func (u *Upgrader) judge(ctx context.Context, file string, installErr error) err
 	in := u.now().Intent
 	u.judgedAt = u.cfg.Now()
 	there, err := u.installed(ctx)
-	if err == nil && there.exactly(in.From) && in.From != in.To {
+	if err != nil {
+		// The guard stands, and it is looked at again.
+		return err
+	}
+	if there.exactly(in.From) && in.From != in.To {
 		// Nothing was done, or it was undone by the tool.
 		return errors.Join(installErr, u.drop(ctx))
 	}
-	if err == nil {
-		u.turning(func() {
-			bounded, cancel := context.WithTimeout(ctx, judgeTimeout)
-			defer cancel()
-			err = u.look(bounded, there, file, outputOf(installErr))
-		})
-	}
+	u.turning(func() {
+		bounded, cancel := context.WithTimeout(ctx, judgeTimeout)
+		defer cancel()
+		err = u.look(bounded, there, file, outputOf(installErr))
+	})
 	var bad *unfit
 	switch {
 	case errors.As(err, &bad):

@@ -53,6 +53,7 @@ func (u *Upgrader) PassEnded(ctx context.Context) error {
 // lookAtIntent ends an intent that the pass did not take up again, because it
 // is not declared any more or could not be gone on with.
 func (u *Upgrader) lookAtIntent(ctx context.Context) error {
+	u.judgedAt = u.cfg.Now()
 	found, err := u.installed(ctx)
 	if err != nil {
 		return err
