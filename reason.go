@@ -106,6 +106,9 @@ const (
 	// ReasonPutBack: the new version of the host cannot run here, and the one
 	// that runs was put back.
 	ReasonPutBack Reason = "put-back"
+	// ReasonNotJudged: the new version of the host is installed, and whether it
+	// can run here could not be looked at yet.
+	ReasonNotJudged Reason = "not-judged"
 	// ReasonRefused: this version of the host was undone here, and no write has
 	// named it since.
 	ReasonRefused Reason = "version-refused"

@@ -228,8 +228,7 @@ func TestAHostThatDiesWhileItLeavesBelongsToNoMeshInTheEnd(t *testing.T) {
 var elsewhere = []string{
 	leavePoint, // the lives of a node that retires
 	"pkg.",     // test/lab/packages, on real package managers
-	// An upgrade replaces the program itself. The matrix of test/lab takes the
-	// power in it at moments, not at each of these points.
+	// host/upgrade, whose lives replace the program itself
 	"upgrade.", "store.trial-", "store.settle-",
 }
 

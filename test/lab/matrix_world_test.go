@@ -1,0 +1,188 @@
+//go:build matrix
+
+package lab_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	mesh "github.com/meshctl/mesh"
+	daemon "github.com/meshctl/mesh/host"
+	"github.com/meshctl/mesh/test/fleet"
+	"github.com/meshctl/mesh/test/lab"
+)
+
+// world holds the releases for what the world may do while a release comes.
+type world struct {
+	// early reads a clock that is a year ahead.
+	early map[string]string
+	// halfway has a migration of the store that fails in its middle.
+	halfway map[string]string
+	// crash does not live.
+	crash map[string]string
+}
+
+const (
+	earlyVersion   = "0.2.1"
+	halfwayVersion = "0.2.2"
+	crashVersion   = "0.2.3"
+)
+
+// halfMigration does something, and then what cannot be done.
+const halfMigration = "CREATE TABLE half (way INTEGER);\nINSERT INTO half VALUES (1);\nDELETE FROM meta;\nINSERT INTO nowhere VALUES (1);\n"
+
+func newWorld(t *testing.T) world {
+	t.Helper()
+	// Time is an input of everything in the host, and this file gives it.
+	daemonFile := projectFile(t, "cmd/mesh-host/daemon.go")
+	early := strings.ReplaceAll(daemonFile, "time.Now,", "aYearAhead,") + "\nfunc aYearAhead() time.Time { return time.Now().AddDate(1, 0, 0) }\n"
+	early = strings.ReplaceAll(early, "(time.Now)", "(aYearAhead)")
+	if strings.Contains(strings.ReplaceAll(early, "time.Now()", ""), "time.Now") || strings.Count(early, "aYearAhead") < 6 {
+		t.Fatal("cmd/mesh-host/daemon.go gives the clock in another way than this test replaces")
+	}
+	migrations, err := os.ReadDir("../../host/store/migrations")
+	if err != nil || len(migrations) > 90 {
+		t.Fatalf("%d migrations, %v", len(migrations), err)
+	}
+	return world{
+		early:   build{program: "mesh-host", version: earlyVersion, overlay: map[string]string{"cmd/mesh-host/daemon.go": early}}.make(t),
+		halfway: build{program: "mesh-host", version: halfwayVersion, overlay: map[string]string{nextMigration("host/store", len(migrations)): halfMigration}}.make(t),
+		crash:   spoiled(t, crashVersion, "crash", nil, nil),
+	}
+}
+
+// nextMigration names the file after the last one.
+func nextMigration(room string, have int) string {
+	return room + "/migrations/00" + string(rune('0'+(have+1)/10)) + string(rune('0'+(have+1)%10)) + "_test.sql"
+}
+
+// clockAhead has "date" of the machine, and so every shell script, be a year
+// ahead. The service manager goes by a clock that nobody can set.
+func clockAhead(t *testing.T, h *lab.Host) (right func()) {
+	t.Helper()
+	must(t, h, `mv /usr/bin/date /usr/bin/date.right
+printf '#!/bin/sh\nexec /usr/bin/date.right -d "+1 year" "$@"\n' >/usr/bin/date
+chmod 755 /usr/bin/date`)
+	return func() { must(t, h, "mv -f /usr/bin/date.right /usr/bin/date") }
+}
+
+// tell runs the cases on a host that runs the new release.
+func (w world) tell(t *testing.T, h *lab.Host, there func(*testing.T, string, map[string]string), confirmed func(string) func(daemon.Status) bool) {
+	t.Helper()
+	cell(t, h, "the clock jumps a year ahead, and back: confirmed both times", "M20", func(t *testing.T) string {
+		right := clockAhead(t, h)
+		there(t, earlyVersion, w.early)
+		right()
+		there(t, newVersion, released(t, newVersion))
+		return ""
+	})
+	cell(t, h, "the clock is a year ahead, and a release does not live: rolled back", "M17, M18", func(t *testing.T) string {
+		there(t, earlyVersion, w.early)
+		right := clockAhead(t, h)
+		must(t, h, "mesh-host apply "+bundleOf(t, h, crashVersion, w.crash)+" || true")
+		s := awaitStatus(t, h, 6*time.Minute, "the version before to be back", func(s daemon.Status) bool {
+			return confirmed(earlyVersion)(s) && s.Upgrade.Last.To == crashVersion+"-1"
+		})
+		right()
+		if e := s.Upgrade.Last.Ending; e != mesh.EndingByServiceManager && e != mesh.EndingByGuard && e != mesh.EndingRefused {
+			t.Errorf("it ended as %s", e)
+		}
+		there(t, newVersion, released(t, newVersion))
+		return ""
+	})
+	cell(t, h, "the disk fills during the installation: nothing changes, and it is done when there is room", "M14", func(t *testing.T) string {
+		must(t, h, `set -e
+mkdir -p /mnt/full
+mount -t tmpfs -o size=$(( $(du -sk /usr/bin | cut -f 1) + 6000 ))k tmpfs /mnt/full
+cp -a /usr/bin/. /mnt/full/
+mount --bind /mnt/full /usr/bin`)
+		must(t, h, "mesh-host apply "+bundleOf(t, h, fleet.Version, released(t, fleet.Version))+" || true")
+		s := awaitStatus(t, h, 2*time.Minute, "the full disk to be reported", func(s daemon.Status) bool {
+			return s.Version == newVersion && s.Upgrade.Phase == "settled" && len(s.Results) == 1 && s.Results[0].Status == mesh.StatusFailed
+		})
+		if got := installed(t, h); s.Results[0].Reason != mesh.ReasonNoSpace || got != newVersion+"-1" {
+			t.Errorf("%s is installed, and the resource failed for %s: %s", got, s.Results[0].Reason, s.Results[0].Detail)
+		}
+		must(t, h, "umount -l /usr/bin; umount -l /mnt/full")
+		there(t, fleet.Version, released(t, fleet.Version))
+		there(t, newVersion, released(t, newVersion))
+		return ""
+	})
+	cell(t, h, "the migration of the store fails half way: put back before the host ends", "M14, M20", func(t *testing.T) string {
+		before := must(t, h, "mesh-host status -o json")
+		must(t, h, "mesh-host apply "+bundleOf(t, h, halfwayVersion, w.halfway)+" || true")
+		s := awaitStatus(t, h, 3*time.Minute, "the version that lives to be back", func(s daemon.Status) bool {
+			return confirmed(newVersion)(s) && s.Upgrade.Last.To == halfwayVersion+"-1"
+		})
+		if last := s.Upgrade.Last; last.Ending != mesh.EndingPutBack && last.Ending != mesh.EndingRefused || !strings.Contains(last.Why, "nowhere") {
+			t.Errorf("it ended as %s: %s; before it was\n%s", last.Ending, last.Why, before)
+		}
+		return ""
+	})
+	cell(t, h, "the machine starts into a migration that fails half way: rolled back, with the store as it was", "M17, M20", func(t *testing.T) string {
+		there(t, newVersion, released(t, newVersion))
+		before, err := hostStatus(lab.TestContext(t), h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		must(t, h, "systemctl stop mesh-host.service")
+		byHand(t, h, w.halfway)
+		if err := h.Reboot(lab.TestContext(t)); err != nil {
+			t.Fatal(err)
+		}
+		s := awaitStatus(t, h, 6*time.Minute, "the version that lives to be back", func(s daemon.Status) bool {
+			return confirmed(newVersion)(s) && s.Upgrade.Last.To == halfwayVersion+"-1"
+		})
+		if last := s.Upgrade.Last; last.Ending != mesh.EndingByServiceManager && last.Ending != mesh.EndingByGuard {
+			t.Errorf("it ended as %s: %s", last.Ending, last.Why)
+		}
+		if s.Held != before.Held || s.Applied != before.Applied || len(s.Results) != len(before.Results) {
+			t.Errorf("it holds generation %s, applied %s, %d results; before it was %s, %s, %d", s.Held, s.Applied, len(s.Results), before.Held, before.Applied, len(before.Results))
+		}
+		return ""
+	})
+}
+
+// Shows: M16
+func TestMatrixOfTheControlPlanesOwnMigration(t *testing.T) {
+	bundle, err := fleet.BuildBundle(lab.TestContext(t), os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	migrations, err := os.ReadDir("../../control/store/migrations")
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := nextMigration("control/store", len(migrations))
+	good := build{program: "mesh-control", version: "0.2.4", overlay: map[string]string{next: "CREATE TABLE later (x INTEGER);\n"}}.make(t)
+	h := host(t, "mc-b", "bookworm-apt")
+	cell(t, h, "the control plane migrates its database at an upgrade: a backup is made first", "M16", func(t *testing.T) string {
+		f, err := fleet.Raise(lab.TestContext(t), lab.Shared(t), h, bundle, os.Stderr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.AwaitNode(lab.TestContext(t), h.Name(), "to be connected, with nothing open", settled); err != nil {
+			t.Fatal(err)
+		}
+		install(t, h, good, "mesh-control-later")
+		if _, err := f.AwaitNode(lab.TestContext(t), h.Name(), "to be connected again", settled); err != nil {
+			t.Fatal(err)
+		}
+		if out := must(t, h, "/proc/$(systemctl show -p MainPID --value mesh-control)/exe version"); !strings.Contains(out, "0.2.4") {
+			t.Errorf("the control plane that runs is %q", out)
+		}
+		// The version before does with the backup what it could not with the database.
+		backup := strings.Fields(must(t, h, "ls /var/lib/mesh-control/control.db.before-*"))
+		if len(backup) != 1 {
+			t.Fatalf("the backups are %v", backup)
+		}
+		must(t, h, "dpkg -i /root/mesh-bundle/mesh-control_*.deb || true; systemctl stop mesh-control; systemctl reset-failed mesh-control || true")
+		must(t, h, "cd /var/lib/mesh-control && rm -f control.db control.db-wal control.db-shm && cp -p "+backup[0]+" control.db && systemctl start mesh-control")
+		if _, err := f.AwaitNode(lab.TestContext(t), h.Name(), "to be connected to the version before", settled); err != nil {
+			t.Fatal(err)
+		}
+		return ""
+	})
+}
