@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -136,9 +137,19 @@ func (r *Repo) stage(ctx context.Context, in Incoming, how durability) (*staged,
 
 func (s *staged) discard() { os.RemoveAll(s.dir) }
 
+// buffers are readers of 64 KiB, which thousands of files in one publish share.
+var buffers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 64<<10) }}
+
+func buffered(r io.Reader) *bufio.Reader {
+	br := buffers.Get().(*bufio.Reader)
+	br.Reset(r)
+	return br
+}
+
 func (r *Repo) fill(ctx context.Context, s *staged, body io.Reader, how durability) error {
 	up := &upload{ctx: ctx, r: body, sum: sha256.New(), max: r.cfg.MaxPackage}
-	br := bufio.NewReaderSize(up, 64<<10)
+	br := buffered(up)
+	defer buffers.Put(br)
 	magic, err := br.Peek(8)
 	if err != nil && up.fail != nil {
 		return r.uploadError(s.given, up, err)
@@ -229,16 +240,24 @@ func (r *Repo) fillDeb(f *os.File, body io.Reader) (*record, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
+	compression := d.DataCompression
+	if d.ControlCompression == "zst" {
+		compression = "zst" // the one that old dpkg cannot open, in either archive
+	}
 	rec := &record{Package: Package{
 		Format: Deb, Name: d.Name, Version: d.Version, Arch: d.Architecture,
 		SHA256: hex.EncodeToString(h.Sum(nil)), Size: n,
-		Published: r.cfg.Now().UTC(), Compression: d.DataCompression,
+		Published: r.cfg.Now().UTC(), Compression: compression,
 	}}
 	name := apt.FileName(d.Name, d.Version, d.Architecture)
 	rec.File = poolPath(rec.SHA256, name)
 	rec.Stanza = string(d.Stanza(rec.File, n, rec.SHA256))
 	return rec, name, nil
 }
+
+// maxMetadata bounds what one rpm takes in the metadata, in bytes: every client
+// reads it, and it is held in memory.
+const maxMetadata = 32 << 20
 
 func (r *Repo) fillRPM(f *os.File, body io.Reader, published time.Time) (*record, string, error) {
 	h := sha256.New()
@@ -256,6 +275,9 @@ func (r *Repo) fillRPM(f *os.File, body io.Reader, published time.Time) (*record
 	name := p.FileName()
 	rec.File = poolPath(rec.SHA256, name)
 	frag := p.Fragments(rpm.Place{Href: rec.File, Size: rec.Size, SHA256: rec.SHA256, Time: rec.Published.Unix()})
+	if n := len(frag.Primary) + len(frag.Filelists) + len(frag.Other); n > maxMetadata {
+		return nil, "", fmt.Errorf("it takes %d bytes in the metadata: %w", n, rpm.ErrTooLarge)
+	}
 	rec.Primary, rec.Filelists, rec.Other = string(frag.Primary), string(frag.Filelists), string(frag.Other)
 	return rec, name, nil
 }

@@ -17,11 +17,11 @@ import (
 	"strings"
 	"time"
 
-	version "github.com/knqyf263/go-deb-version"
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/host/resource"
 	"github.com/meshctl/mesh/host/resource/pkg"
 	"github.com/meshctl/mesh/host/resource/pkg/tool"
+	"github.com/meshctl/mesh/internal/pkgversion"
 )
 
 // Config is what New needs. Everything but Runner has a default that is right
@@ -118,14 +118,7 @@ func New(c Config) *Manager {
 func (m *Manager) Tool() string { return "apt" }
 
 // Compare orders versions as dpkg does.
-func (m *Manager) Compare(a, b string) int {
-	va, errA := version.NewVersion(a)
-	vb, errB := version.NewVersion(b)
-	if errA != nil || errB != nil {
-		return strings.Compare(a, b)
-	}
-	return va.Compare(vb)
-}
+func (m *Manager) Compare(a, b string) int { return pkgversion.CompareDeb(a, b) }
 
 // environment is all that a tool gets to see: no dialog, no language but C, no
 // restart of services behind our back.

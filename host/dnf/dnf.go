@@ -20,6 +20,7 @@ import (
 	"github.com/meshctl/mesh/host/resource"
 	"github.com/meshctl/mesh/host/resource/pkg"
 	"github.com/meshctl/mesh/host/resource/pkg/tool"
+	"github.com/meshctl/mesh/internal/pkgversion"
 )
 
 // Config is what New needs. Everything but Runner has a default that is right
@@ -119,9 +120,7 @@ func New(c Config) *Manager {
 func (m *Manager) Tool() string { return "dnf" }
 
 // Compare orders versions, [epoch:]version-release, as rpm does.
-func (m *Manager) Compare(a, b string) int {
-	return compare(a, b)
-}
+func (m *Manager) Compare(a, b string) int { return pkgversion.CompareRPM(a, b) }
 
 func (m *Manager) environment() []string {
 	return append([]string{
