@@ -294,6 +294,8 @@ type serviceManager struct {
 	did []string
 	// broken holds units that do not come back.
 	broken map[string]bool
+	// says is what is noted of a unit that does.
+	says map[string]string
 	// deaf: daemon-reload does not work.
 	deaf bool
 	// file takes a line for each thing done. Empty: memory only.
@@ -318,14 +320,14 @@ func (s *serviceManager) note(what string) error {
 	return errors.Join(err, f.Close())
 }
 
-func (s *serviceManager) Act(_ context.Context, unit, verb string) error {
+func (s *serviceManager) Act(_ context.Context, unit, verb string) (string, error) {
 	if err := s.note(verb + " " + unit); err != nil {
-		return err
+		return "", err
 	}
 	if s.broken[unit] {
-		return resource.Failed(mesh.ReasonUnit, nil, "after the %s %s is failed", verb, unit).WithOutput("exit 1")
+		return "", resource.Failed(mesh.ReasonUnit, nil, "after the %s %s is failed", verb, unit).WithOutput("exit 1")
 	}
-	return nil
+	return s.says[unit], nil
 }
 
 func (s *serviceManager) DaemonReload(context.Context) error {

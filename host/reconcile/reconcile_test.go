@@ -329,3 +329,29 @@ func TestTheHostItselfIsChangedWhenEverythingElseWasDone(t *testing.T) {
 	w.want("file:/after", mesh.StatusChanged, "")
 	w.want("package:other", mesh.StatusChanged, "")
 }
+
+func TestAFileComesAfterTheDirectoryThatHoldsItAndBeforeOneThatGoes(t *testing.T) {
+	for name, c := range map[string]struct {
+		declared []mesh.Resource
+		want     []string
+	}{
+		"the directory stands later": {[]mesh.Resource{file("/d/e/x", "1"), file("/d", "1"), file("/d/e", "1")}, []string{"file:/d=1", "file:/d/e=1", "file:/d/e/x=1"}},
+		"a level is not declared":    {[]mesh.Resource{file("/d/e/x", "1"), file("/a", "1"), file("/d", "1")}, []string{"file:/d=1", "file:/d/e/x=1", "file:/a=1"}},
+		"a name begins alike":        {[]mesh.Resource{file("/dd", "1"), file("/d", "1")}, []string{"file:/dd=1", "file:/d=1"}},
+		"all are to go":              {[]mesh.Resource{noFile("/d"), noFile("/d/x")}, []string{"file:/d/x gone", "file:/d gone"}},
+		"required the other way":     {[]mesh.Resource{file("/d", "1", "file:/d/x"), file("/d/x", "1")}, []string{"file:/d/x=1", "file:/d=1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			for _, id := range []mesh.ResourceID{"file:/d", "file:/d/x"} {
+				if name == "all are to go" {
+					w.m.things[id] = "there"
+				}
+			}
+			w.declare(c.declared...)
+			if !slices.Equal(w.m.writes, c.want) {
+				t.Errorf("written in the order %q, not %q", w.m.writes, c.want)
+			}
+		})
+	}
+}

@@ -33,9 +33,12 @@ func (p *pass) prepare(ctx context.Context, provider resource.Provider, res mesh
 	if entry.Writing {
 		// It was written, and nobody could say so then.
 		status = mesh.StatusChanged
+		if t, ok := provider.(resource.Tidier); ok {
+			t.Tidy(ctx, id)
+		}
 	}
 	record := Record{Result: p.result(id, status, "", "")}
-	if status == mesh.StatusChanged {
+	if status == mesh.StatusChanged || p.overtaken(res) {
 		record.Units = p.follow(res)
 	}
 	if !isOwned {

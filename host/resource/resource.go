@@ -115,6 +115,15 @@ type Noter interface {
 	Notes(ctx context.Context, want mesh.Resource) []string
 }
 
+// Tidier is a Provider whose writes may leave something behind when they are cut
+// off.
+type Tidier interface {
+	Provider
+	// Tidy takes that away. It is called for a resource of which a write was cut
+	// off, and which is as wanted. What cannot be taken away is left.
+	Tidy(ctx context.Context, id mesh.ResourceID)
+}
+
 // Holder is a Provider of resources that may leave properties open.
 type Holder interface {
 	Provider

@@ -40,6 +40,11 @@ const (
 	journalLines = "20"
 	// unitTimeout bounds a reload or restart.
 	unitTimeout = 3 * time.Minute
+	// staysFor is how long a service is looked at after a reload or restart. What
+	// does not like its configuration mostly ends within that.
+	staysFor = 2 * time.Second
+	// hostUnit is this host, which does not restart itself in the middle of a pass.
+	hostUnit = "mesh-host.service"
 	// watchTimeout bounds a look at the services.
 	watchTimeout = 30 * time.Second
 	// resultTimeout is the service manager's word for a command that took too
@@ -216,32 +221,91 @@ func NewUnits(client *systemd.Client, beat func()) *Units {
 }
 
 // Act implements reconcile.Units.
-func (u *Units) Act(ctx context.Context, unit, verb string) error {
+func (u *Units) Act(ctx context.Context, unit, verb string) (string, error) {
 	defer turning(u.beat)()
 	bounded, cancel := context.WithTimeout(ctx, unitTimeout)
 	defer cancel()
-	before, err := u.client.Unit(bounded, unit)
+	before, err := u.before(bounded, unit)
 	if err != nil {
-		return resource.Unknown(mesh.ReasonUnit, err, "the state of %s could not be read: %v", unit, err)
+		return "", err
 	}
-	if before.LoadState == systemd.LoadNotFound {
-		return resource.Failed(mesh.ReasonUnit, nil, "there is no unit %s on this machine", unit)
+	note, act, refused := judge(before, verb)
+	if refused != nil {
+		return "", refused.WithOutput(journal(ctx, unit))
 	}
-	// A unit that does not run has nothing to reload; a restart starts it.
-	if verb == "reload" && before.ActiveState != systemd.ActiveActive {
-		return resource.Failed(mesh.ReasonUnit, nil, "%s is %s, so it could not be reloaded", unit, before.ActiveState)
+	if !act {
+		return note, nil
 	}
-	var after systemd.UnitState
+	if err := u.act(bounded, before, verb); err != nil {
+		return "", resource.Failed(mesh.ReasonUnit, err, "%s of %s: %v", verb, unit, err).WithOutput(journal(ctx, unit))
+	}
+	return note, nil
+}
+
+// before reads the unit as it is on the disk now, when nothing is under way.
+func (u *Units) before(ctx context.Context, unit string) (systemd.UnitState, error) {
+	s, err := u.client.Settled(ctx, unit)
+	if err == nil && s.NeedDaemonReload {
+		if err = u.client.DaemonReload(ctx); err == nil {
+			s, err = u.client.Settled(ctx, unit)
+		}
+	}
+	if err != nil {
+		return s, resource.Unknown(mesh.ReasonUnit, err, "the state of %s could not be read: %v", unit, err)
+	}
+	return s, nil
+}
+
+// judge says whether there is something to do with a unit, and what an operator
+// should know of it. A unit that does not run has nothing to reload, and is not
+// started by that; a restart starts it.
+func judge(s systemd.UnitState, verb string) (note string, act bool, err *resource.Error) {
+	no := func(format string, args ...any) (string, bool, *resource.Error) {
+		return "", false, resource.Failed(mesh.ReasonUnit, nil, format, args...)
+	}
+	reload := verb == "reload"
+	switch {
+	case s.Name == hostUnit:
+		return no("%s is this host, which neither restarts nor reloads itself in the middle of its work", s.Name)
+	case s.LoadState == systemd.LoadNotFound:
+		return no("there is no unit %s on this machine", s.Name)
+	case s.LoadState == systemd.LoadMasked && !reload:
+		return no("%s is masked on this machine, so it cannot be started", s.Name)
+	case s.LoadState != systemd.LoadLoaded && s.LoadState != systemd.LoadMasked:
+		return no("the unit file of %s has an error (%s)", s.Name, s.LoadState)
+	case reload && s.ActiveState == systemd.ActiveInactive:
+		return fmt.Sprintf("%s does not run, so there was nothing to reload, and it was not started", s.Name), false, nil
+	case reload && s.ActiveState == systemd.ActiveFailed:
+		return no("%s is failed, so it could not be reloaded", s.Name)
+	case !reload && s.ActiveState == systemd.ActiveInactive && s.Type != "oneshot":
+		return fmt.Sprintf("%s did not run, and was started", s.Name), true, nil
+	}
+	return "", true, nil
+}
+
+func (u *Units) act(ctx context.Context, before systemd.UnitState, verb string) (err error) {
+	after := before
 	if verb == "reload" {
-		after, err = u.client.Reload(bounded, unit)
+		after, err = u.client.Reload(ctx, before.Name)
 	} else {
-		after, err = u.client.Restart(bounded, unit)
+		// What failed or was restarted often before is no reason against this start,
+		// and this one is not to use up the limit of the starts after it.
+		if err := u.client.ResetFailed(ctx, before.Name); err != nil {
+			return err
+		}
+		after, err = u.client.Restart(ctx, before.Name)
 	}
 	if err != nil {
-		return resource.Failed(mesh.ReasonUnit, err, "%s of %s: %v", verb, unit, err).WithOutput(journal(ctx, unit))
+		return err
+	}
+	if after.DidItsPart() {
+		return nil
+	}
+	if after, err = u.client.Stays(ctx, after, verb, staysFor); err != nil {
+		return err
 	}
 	if after.ActiveState != systemd.ActiveActive {
-		return resource.Failed(mesh.ReasonUnit, nil, "after the %s %s is %s (%s)", verb, unit, after.ActiveState, after.SubState).WithOutput(journal(ctx, unit))
+		return fmt.Errorf("it is %s (%s)", after.ActiveState, after.SubState)
 	}
 	return nil
 }

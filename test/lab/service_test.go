@@ -47,16 +47,21 @@ func goBuild(t *testing.T, out string, args ...string) {
 }
 
 func TestTheClientOfTheServiceManagerHoldsOnEverySystemd(t *testing.T) {
-	binary := filepath.Join(t.TempDir(), "systemd.test")
-	goBuild(t, binary, "test", "-c", "-tags", "pid1", "./systemd")
+	dir := t.TempDir()
+	tests := map[string]string{"systemd.test": "./systemd", "transient.test": "./host/transient"}
+	for name, pkg := range tests {
+		goBuild(t, filepath.Join(dir, name), "test", "-c", "-tags", "pid1", pkg)
+	}
 	everyFlavour(t, "sd", func(t *testing.T, h *lab.Host) {
 		ctx := lab.TestContext(t)
-		if err := h.CopyIn(ctx, binary, "/root/systemd.test"); err != nil {
-			t.Fatal(err)
-		}
-		out, err := h.Sh(ctx, "chmod 755 /root/systemd.test && /root/systemd.test -test.timeout 120s 2>&1")
-		if err != nil || !strings.Contains(out.Stdout, "PASS") {
-			t.Errorf("%v\n%s", err, out.Stdout)
+		for name := range tests {
+			if err := h.CopyIn(ctx, filepath.Join(dir, name), "/root/"+name); err != nil {
+				t.Fatal(err)
+			}
+			out, err := h.Sh(ctx, "chmod 755 /root/"+name+" && /root/"+name+" -test.timeout 180s 2>&1")
+			if err != nil || !strings.Contains(out.Stdout, "PASS") {
+				t.Errorf("%s: %v\n%s", name, err, out.Stdout)
+			}
 		}
 	})
 }

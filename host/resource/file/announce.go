@@ -63,6 +63,13 @@ func (p *Provider) Announce(ctx context.Context, want mesh.Resource, owned mesh.
 		return out, unreadable(want.Name, err)
 	}
 	isOurs := slices.ContainsFunc(r.ours, have.same)
+	p.oursPath = ""
+	if isOurs && have.Type != typeNone {
+		p.ours, p.oursPath = have, want.Name
+	}
+	if r.was.TooLarge && have.same(r.was) && !have.same(w.meant()) {
+		return out, tooLarge(want.Name, have.Size)
+	}
 	switch {
 	case held.verified() && !have.equal(held.state) && !slices.ContainsFunc(held.Announced, have.same):
 		out.Edited = p.edited(ctx, want, held.state, have)
@@ -159,7 +166,7 @@ func (p *Provider) notes(ctx context.Context, want mesh.Resource, w want, have s
 	if len(owned.Wrote) == 0 && len(owned.Undo) > 0 && json.Unmarshal(owned.Undo, &u) == nil && u.Package != "" {
 		notes = append(notes, fmt.Sprintf("package %s ships a file of this name; what stood there is kept and comes back when this is no longer declared", u.Package))
 	}
-	if have.Type == typeNone && !w.absent {
+	if have.Type != w.meant().Type && !w.absent {
 		notes = append(notes, w.defaulted()...)
 		if onMemory(want.Name) {
 			notes = append(notes, "the file system there is in memory, so it is gone at a restart of the machine and made again by the first look after it")
