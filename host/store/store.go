@@ -136,12 +136,8 @@ func open(ctx context.Context, file string) (*sql.DB, error) {
 	}
 	// One connection: every transaction is the only one.
 	db.SetMaxOpenConns(1)
-	var verdict string
-	if err := db.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&verdict); err != nil {
-		return nil, errors.Join(sqlite.Classify(err), db.Close())
-	}
-	if verdict != "ok" {
-		return nil, errors.Join(fmt.Errorf("%w: %s", sqlite.ErrCorrupt, verdict), db.Close())
+	if err := sqlite.Check(ctx, db); err != nil {
+		return nil, errors.Join(err, db.Close())
 	}
 	return db, nil
 }
