@@ -231,14 +231,16 @@ func TestUpgradeToWhatCannotRunHereIsPutBackBeforeTheHostEnds(t *testing.T) {
 	h := f.Lab.Host("dnf-1")
 	alone(t, h)
 	canGoBack(t, f, h)
-	for version, bad := range map[string]struct {
+	for _, bad := range []struct {
+		version  string
 		packages map[string]string
 		said     string
 	}{
-		"0.3.1": {spoiled(t, "0.3.1", "unfit", nil, nil), "cannot run on this machine"},
-		"0.3.2": {spoiled(t, "0.3.2", "good", map[string][]byte{"mesh-host.service": {}}, nil), "not sound"},
-		"0.3.3": {spoiled(t, "0.3.3", "good", nil, []byte("\x7fELF\x02\x01\x01")), "the new program"},
+		{"0.3.1", spoiled(t, "0.3.1", "unfit", nil, nil), "cannot run on this machine"},
+		{"0.3.2", spoiled(t, "0.3.2", "good", map[string][]byte{"mesh-host.service": {}}, nil), "not sound"},
+		{"0.3.3", spoiled(t, "0.3.3", "good", nil, []byte("\x7fELF\x02\x01\x01")), "the new program"},
 	} {
+		version := bad.version
 		t.Run(bad.said, func(t *testing.T) {
 			aBadRelease(t, f, bad.packages)
 			process := show(t, h, "MainPID")

@@ -32,6 +32,8 @@ type Operator struct {
 	// Steps are what Progress answers, one after the other; the last stays.
 	// Name and revision are filled in. None: nothing is known.
 	Steps []control.Progress
+	// Watched is called when Progress is asked. Nil: nothing is.
+	Watched func()
 	// Uses is what PackageUses answers, NodesLacking what Lacking does.
 	Uses         []control.PackageUse
 	NodesLacking []string
@@ -156,6 +158,9 @@ func (o *Operator) Declaration(_ context.Context, name string, revision int64) (
 
 // Progress answers with the next of Steps.
 func (o *Operator) Progress(_ context.Context, name string, revision int64) (control.Progress, error) {
+	if o.Watched != nil {
+		o.Watched()
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(o.Steps) == 0 {
