@@ -77,6 +77,15 @@ func (o *Operator) IssueToken(_ context.Context, by control.Caller, req control.
 
 // Declare keeps a revision when it differs from the newest.
 func (o *Operator) Declare(_ context.Context, by control.Caller, doc mesh.Document) (control.Declared, error) {
+	return o.declare(by, doc, false)
+}
+
+// DeclareAnew keeps a revision whatever is there.
+func (o *Operator) DeclareAnew(_ context.Context, by control.Caller, doc mesh.Document) (control.Declared, error) {
+	return o.declare(by, doc, true)
+}
+
+func (o *Operator) declare(by control.Caller, doc mesh.Document, anew bool) (control.Declared, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.Refuse != nil {
@@ -86,7 +95,7 @@ func (o *Operator) Declare(_ context.Context, by control.Caller, doc mesh.Docume
 		return control.Declared{}, err
 	}
 	list := o.revisions[doc.Declaration]
-	if n := len(list); n > 0 && !list[n-1].Removed && equal(*list[n-1].Document, doc) {
+	if n := len(list); !anew && n > 0 && !list[n-1].Removed && equal(*list[n-1].Document, doc) {
 		return control.Declared{Declaration: doc.Declaration, Revision: list[n-1].Revision}, nil
 	}
 	return o.append(by, "declared", control.DeclarationView{Name: doc.Declaration, Resources: len(doc.Resources), Document: &doc}), nil
