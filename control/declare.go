@@ -398,8 +398,9 @@ func (c *Control) PutBlob(ctx context.Context, caller Caller, sha256 string, r i
 	if err != nil {
 		return fmt.Errorf("store blob %s: %w", sha256, err)
 	}
+	// It is there, whether or not anybody still waits for the answer.
 	entry := caller.entry(c.now(), "content uploaded", fmt.Sprintf("%d bytes", counted.read))
-	return wrap(c.store.RecordAudit(ctx, entry), "store audit entry")
+	return wrap(c.store.RecordAudit(context.WithoutCancel(ctx), entry), "store audit entry")
 }
 
 // counter counts what is read through it.
@@ -462,10 +463,11 @@ func (c *Control) IssueToken(ctx context.Context, caller Caller, req TokenReques
 	return TokenIssued{Token: token.String(), Expires: record.Expires, RepositoryURL: c.repositoryURL, Reading: reading}, nil
 }
 
-// RecordRepository notes a change of the package repository.
+// RecordRepository notes a change of the package repository. It was made, so it
+// is noted also when ctx has ended.
 func (c *Control) RecordRepository(ctx context.Context, caller Caller, what, detail string) error {
 	entry := caller.entry(c.now(), what, bounded(detail, detailLimit))
-	return wrap(c.store.RecordAudit(ctx, entry), "store audit entry")
+	return wrap(c.store.RecordAudit(context.WithoutCancel(ctx), entry), "store audit entry")
 }
 
 // Audit returns the newest writes first.
