@@ -30,6 +30,7 @@ const (
 	EventLabels        mesh.EventKind = "labels-changed"
 	EventEligible      mesh.EventKind = "eligible"
 	EventIneligible    mesh.EventKind = "ineligible"
+	EventPutBack       mesh.EventKind = "store-put-back"
 	EventDropped       mesh.EventKind = "message-dropped"
 )
 

@@ -284,6 +284,9 @@ func (s *Store) Summary(ctx context.Context) (host.Summary, error) {
 		if err := tx.QueryRowContext(ctx, "SELECT coalesce(max(generation), 0) FROM declaration").Scan(&out.Held); err != nil {
 			return err
 		}
+		if err := tx.QueryRowContext(ctx, "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'outbox'").Scan(&out.Sequence); err != nil {
+			return err
+		}
 		applied, err := metaNumber(ctx, tx, metaApplied)
 		if err != nil {
 			return err
