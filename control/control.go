@@ -129,8 +129,9 @@ type node struct {
 	// boots holds boot ids that were seen and then superseded by another.
 	boots []string
 	boot  string
-	// told is the last refusal of a link that an event was raised for.
-	told string
+	// told is the last refusal of a link that an event was raised for, and
+	// dropped the last message that could not be taken.
+	told, dropped string
 }
 
 // live is a link that is open.

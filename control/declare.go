@@ -28,6 +28,18 @@ const refusalsShown = 10
 // document has faults, when a blob that it names is missing, or when it
 // contradicts another declaration on a node.
 func (c *Control) Declare(ctx context.Context, caller Caller, doc mesh.Document) (Declared, error) {
+	return c.declare(ctx, caller, doc, occasionWritten)
+}
+
+// DeclareAnew is Declare of what may be the same as before: it is a revision and
+// a generation for every node that it selects all the same. What a node does
+// not try again by itself, such as a version of the host that was undone there,
+// it tries for a new revision.
+func (c *Control) DeclareAnew(ctx context.Context, caller Caller, doc mesh.Document) (Declared, error) {
+	return c.declare(ctx, caller, doc, occasionAnew)
+}
+
+func (c *Control) declare(ctx context.Context, caller Caller, doc mesh.Document, why occasion) (Declared, error) {
 	if err := caller.MayDeclare(doc.Declaration); err != nil {
 		return Declared{}, err
 	}
@@ -45,12 +57,12 @@ func (c *Control) Declare(ctx context.Context, caller Caller, doc mesh.Document)
 	c.mu.Lock()
 	newest, exists := c.revisions[doc.Declaration]
 	c.mu.Unlock()
-	if exists && !newest.Removed && newest.Digest == revision.Digest {
+	if why != occasionAnew && exists && !newest.Removed && newest.Digest == revision.Digest {
 		return Declared{Declaration: newest.Name, Revision: newest.Revision}, nil
 	}
 	revision.Revision = newest.Revision + 1
 	source.Number(revision.Revision)
-	return c.write(ctx, caller, revision, source)
+	return c.write(ctx, caller, revision, source, why)
 }
 
 // RemoveDeclaration writes the removal of a declaration. What it declared is
@@ -69,7 +81,7 @@ func (c *Control) RemoveDeclaration(ctx context.Context, caller Caller, name str
 	if !exists || newest.Removed {
 		return Declared{}, noDeclaration(name)
 	}
-	return c.write(ctx, caller, Revision{Name: name, Revision: newest.Revision + 1, Removed: true}, nil)
+	return c.write(ctx, caller, Revision{Name: name, Revision: newest.Revision + 1, Removed: true}, nil, occasionWritten)
 }
 
 func noDeclaration(name string) error {
@@ -160,7 +172,7 @@ func (c *Control) missing(ctx context.Context, doc mesh.Document) (mesh.Problems
 
 // write stores a revision with the generations that it causes. A nil source
 // removes the declaration. The caller has the gate.
-func (c *Control) write(ctx context.Context, caller Caller, revision Revision, source *assign.Source) (Declared, error) {
+func (c *Control) write(ctx context.Context, caller Caller, revision Revision, source *assign.Source, why occasion) (Declared, error) {
 	if err := caller.MayDeclare(revision.Name); err != nil {
 		return Declared{}, err
 	}
@@ -169,7 +181,7 @@ func (c *Control) write(ctx context.Context, caller Caller, revision Revision, s
 	if source != nil {
 		set = before.With(source)
 	}
-	records, faults, err := c.consequences(ctx, revision.Name, before, set)
+	records, faults, err := c.consequences(ctx, revision.Name, before, set, why)
 	if err != nil {
 		return Declared{}, err
 	}
@@ -207,7 +219,7 @@ func (c *Control) write(ctx context.Context, caller Caller, revision Revision, s
 // consequences decides what each node gets that the declaration selects, or
 // selected before. It refuses when the new set contradicts itself on a node
 // because of this declaration; the faults of others are returned by node.
-func (c *Control) consequences(ctx context.Context, name string, before, after *assign.Set) ([]*GenerationRecord, map[string][]assign.Fault, error) {
+func (c *Control) consequences(ctx context.Context, name string, before, after *assign.Set, why occasion) ([]*GenerationRecord, map[string][]assign.Fault, error) {
 	c.mu.Lock()
 	var affected []node
 	for _, n := range c.nodes {
@@ -239,7 +251,11 @@ func (c *Control) consequences(ctx context.Context, name string, before, after *
 	now := c.now()
 	for i := range affected {
 		n := &affected[i]
-		record, found := next(*n, after, owned[n.Name], occasionWritten, now)
+		here := occasionWritten
+		if concerns(after.Get(name), *n) {
+			here = why
+		}
+		record, found := next(*n, after, owned[n.Name], here, now)
 		faults[n.Name] = found
 		against.add(*n, found)
 		if record != nil {
@@ -382,8 +398,9 @@ func (c *Control) PutBlob(ctx context.Context, caller Caller, sha256 string, r i
 	if err != nil {
 		return fmt.Errorf("store blob %s: %w", sha256, err)
 	}
+	// It is there, whether or not anybody still waits for the answer.
 	entry := caller.entry(c.now(), "content uploaded", fmt.Sprintf("%d bytes", counted.read))
-	return wrap(c.store.RecordAudit(ctx, entry), "store audit entry")
+	return wrap(c.store.RecordAudit(context.WithoutCancel(ctx), entry), "store audit entry")
 }
 
 // counter counts what is read through it.
@@ -446,10 +463,11 @@ func (c *Control) IssueToken(ctx context.Context, caller Caller, req TokenReques
 	return TokenIssued{Token: token.String(), Expires: record.Expires, RepositoryURL: c.repositoryURL, Reading: reading}, nil
 }
 
-// RecordRepository notes a change of the package repository.
+// RecordRepository notes a change of the package repository. It was made, so it
+// is noted also when ctx has ended.
 func (c *Control) RecordRepository(ctx context.Context, caller Caller, what, detail string) error {
 	entry := caller.entry(c.now(), what, bounded(detail, detailLimit))
-	return wrap(c.store.RecordAudit(ctx, entry), "store audit entry")
+	return wrap(c.store.RecordAudit(context.WithoutCancel(ctx), entry), "store audit entry")
 }
 
 // Audit returns the newest writes first.

@@ -291,3 +291,32 @@ func TestWhatOthersDeclareForANodeKeepsNobodyFromWriting(t *testing.T) {
 		})
 	}
 }
+
+// Shows: M21
+func TestWhatIsWrittenAnewIsARevisionAndAGenerationForItsNodesThoughItIsTheSame(t *testing.T) {
+	p := newPlane(t)
+	web, db := join(p, "web-1", map[string]string{"role": "web"}), join(p, "db-1", map[string]string{"role": "db"})
+	same := doc("web", `labels.role == "web"`, file("/etc/web", "one"))
+	p.declare(same)
+	p.declare(doc("base", "", file("/etc/base", "one")))
+	web.apply()
+	db.apply()
+
+	got, err := p.DeclareAnew(t.Context(), root, same)
+
+	if err != nil || got != (control.Declared{Declaration: "web", Revision: 2, Changed: true, Nodes: 1}) {
+		t.Errorf("writing the same anew answers %+v, %v", got, err)
+	}
+	d := web.pending()
+	if got, want := ids(d), "g3 [file:/etc/base file:/etc/web] released []"; got != want {
+		t.Fatalf("web-1 gets %s, want %s", got, want)
+	}
+	for _, r := range d.Resources {
+		if want := map[string]int64{"web": 2, "base": 1}[r.From]; r.Revision != want {
+			t.Errorf("%s is of revision %d of %s, want %d", r.ID(), r.Revision, r.From, want)
+		}
+	}
+	wantPending(t, db, "nothing")
+	_, err = p.DeclareAnew(t.Context(), control.Caller{Name: "anna", Role: control.RoleReader}, same)
+	wantCode(t, "a reader's write", err, mesh.CodeDenied)
+}

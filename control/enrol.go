@@ -30,6 +30,8 @@ const (
 	EventLabels        mesh.EventKind = "labels-changed"
 	EventEligible      mesh.EventKind = "eligible"
 	EventIneligible    mesh.EventKind = "ineligible"
+	EventPutBack       mesh.EventKind = "store-put-back"
+	EventDropped       mesh.EventKind = "message-dropped"
 )
 
 // BootstrapDeclaration is the name under which the declaration of the first
@@ -297,7 +299,7 @@ func (c *Control) takeBundle(ctx context.Context, tx *EnrolTx, e mesh.Enrol, now
 // enrolled notes an enrolment that is stored, and ends the former link.
 func (c *Control) enrolled(ctx context.Context, tx EnrolTx, faults []assign.Fault, source *assign.Source) {
 	n := &node{NodeRecord: tx.Node, key: tx.Key, faults: faults, contact: tx.At, stored: tx.At}
-	n.facts = c.factsOf(ctx, n)
+	n.facts = c.factsOf(context.WithoutCancel(ctx), n)
 	c.mu.Lock()
 	var former Waker
 	if old := c.nodes[n.Name]; old != nil && old.live != nil {

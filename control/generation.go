@@ -34,6 +34,9 @@ type occasion string
 const (
 	// occasionWritten: an operator wrote a declaration that concerns the node.
 	occasionWritten occasion = "written"
+	// occasionAnew: an operator wrote it so that nodes see to it once more, whether
+	// or not something changed.
+	occasionAnew occasion = "anew"
 	// occasionLearned: something else is known of the node.
 	occasionLearned occasion = "learned"
 	// occasionEnrolled: the node holds what another life of it left.
@@ -76,7 +79,7 @@ func next(n node, set *assign.Set, owned []mesh.ResourceID, why occasion, at tim
 		if compiled.Selected == 0 || len(compiled.Resources)+len(released) == 0 {
 			return nil, nil
 		}
-	case n.Ahead || why == occasionEnrolled:
+	case n.Ahead || why == occasionEnrolled || why == occasionAnew:
 	case compiled.Digest == n.Digest && contains(n.Released, released):
 		return nil, nil
 	}

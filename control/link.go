@@ -56,7 +56,7 @@ func (c *Control) Connect(ctx context.Context, name string, hello mesh.Hello, w 
 	if hello.StoreID == "" || max(len(hello.StoreID), len(hello.BootID), len(hello.MachineIDHash)) > nameLimit {
 		return mesh.Welcome{}, nil, mesh.Errorf(mesh.CodeInvalid, "a hello names the host's store, and no name in it has more than %d bytes", nameLimit)
 	}
-	if err := counted(uint64(hello.Held), uint64(hello.Applied)); err != nil {
+	if err := counted(uint64(hello.Held), uint64(hello.Applied), hello.Sequence); err != nil {
 		return mesh.Welcome{}, nil, err
 	}
 	former, detail, refusal := c.attach(name, hello, w)
@@ -130,6 +130,10 @@ func (c *Control) attach(name string, hello mesh.Hello, w Waker) (former Waker, 
 
 // greet compares what the host says with what is stored, and stores what is new.
 func (c *Control) greet(ctx context.Context, name string, hello mesh.Hello, w Waker) (mesh.Welcome, *mesh.Recover, error) {
+	back, err := c.takeBack(ctx, name, hello)
+	if err != nil {
+		return mesh.Welcome{}, nil, err
+	}
 	owned, copyDigest, err := c.recoveryCopy(ctx, name, hello.StoreID)
 	if err != nil {
 		return mesh.Welcome{}, nil, err
@@ -190,7 +194,7 @@ func (c *Control) greet(ctx context.Context, name string, hello mesh.Hello, w Wa
 	if hello.ProfileDigest != n.ProfileDigest || after.HostVersion != n.HostVersion || !n.Briefing.Eligible() {
 		welcome.Want = append(welcome.Want, mesh.WantBriefing)
 	}
-	if hello.Ledger != ledger {
+	if hello.Ledger != ledger || back {
 		welcome.Want = append(welcome.Want, mesh.WantReport)
 	}
 	if settled {
@@ -200,6 +204,39 @@ func (c *Control) greet(ctx context.Context, name string, hello mesh.Hello, w Wa
 		return welcome, nil, nil
 	}
 	return welcome, &mesh.Recover{Owned: owned}, nil
+}
+
+// takeBack finds out whether the host's store knows less than it did when it
+// reported: it was lost, or put back to an earlier moment with the machine. What
+// it reported then says nothing about now, and it gives the numbers of messages
+// that were recorded to others.
+func (c *Control) takeBack(ctx context.Context, name string, hello mesh.Hello) (bool, error) {
+	n, _ := c.snapshot(name)
+	tx := TakeBackTx{Node: name, Sequence: Sequence{StoreID: hello.StoreID, Number: hello.Sequence}, Applied: hello.Applied}
+	var recorded uint64
+	if hello.Sequence > 0 {
+		var err error
+		if recorded, err = c.store.Recorded(ctx, name, hello.StoreID); err != nil {
+			return false, fmt.Errorf("read what %s has said: %w", name, err)
+		}
+	} else {
+		// It says nothing of numbers, and they stay.
+		tx.Sequence.Number = countLimit
+	}
+	switch {
+	case recorded > hello.Sequence:
+		detail := fmt.Sprintf("the host's store was put back to an earlier moment: it has given its messages numbers up to %d, and %d was recorded here; what it reported since counts no more", hello.Sequence, recorded)
+		tx.Events = append(tx.Events, c.event(name, EventPutBack, detail))
+	case hello.Held >= n.Reported:
+		return false, nil
+	}
+	if err := c.store.TakeBack(ctx, tx); err != nil {
+		return false, fmt.Errorf("take back what %s has said: %w", name, err)
+	}
+	c.note(name, func(m *node) {
+		m.Reported, m.ReportedState, m.Applied = 0, "", min(m.Applied, hello.Applied)
+	})
+	return true, nil
 }
 
 func linkChanged(a, b NodeRecord) bool {

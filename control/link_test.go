@@ -384,3 +384,54 @@ func TestWhatTheLinkOfALostStoreHadStillSaidDoesNotCountForTheNewOne(t *testing.
 		t.Error("the new store gets no recovery copy")
 	}
 }
+
+// Shows: M4, M9
+func TestAMachineThatWasPutBackToAnEarlierMomentIsNotCalledAppliedForWhatItSaidLater(t *testing.T) {
+	p := newPlane(t)
+	h := join(p, "web-1", nil)
+	p.declare(doc("web", "", file("/a", "1")))
+	h.apply()
+	before := *h
+	p.declare(doc("web", "", file("/a", "2")))
+	h.apply()
+	h.disconnect()
+
+	// The machine comes back as it was: its store holds g1 and goes on numbering
+	// where it was then.
+	h.held, h.seq, h.owned = before.held, before.seq, before.owned
+	h.connect()
+	h.receive()
+	if row := h.row(); row.Outstanding.Delivered != 1 || row.Applied == 2 {
+		t.Errorf("a machine that has only received g2 is shown as %+v", row)
+	}
+	if !slices.Contains(h.events(), string(control.EventPutBack)) {
+		t.Errorf("events are %v", h.events())
+	}
+	h.say(mesh.FrameReport, mesh.Report{Generation: 2, State: mesh.GenerationFailed, Results: []mesh.Result{{Resource: "file:/a", Status: mesh.StatusFailed, Reason: mesh.ReasonIO, Generation: 2}}})
+	p.restart()
+	if row := h.row(); len(row.Failed) != 1 || row.Outstanding != (control.OutstandingView{}) {
+		t.Errorf("after it has failed the machine is shown as %+v", row)
+	}
+}
+
+// Shows: M4, M9
+func TestANodeThatLostItsStoreHasAppliedNothingUntilItSaysSo(t *testing.T) {
+	p := newPlane(t)
+	h := join(p, "web-1", nil)
+	p.declare(doc("web", "", file("/a", "1")))
+	h.apply()
+	h.disconnect()
+
+	h.store, h.seq, h.held, h.owned = "new store", 0, 0, nil
+	h.connect()
+	h.receive()
+
+	if row := h.row(); row.Outstanding.Delivered != 1 || row.Applied != 0 {
+		t.Errorf("a node whose new store has only received g1 is shown as %+v", row)
+	}
+	h.disconnect()
+	p.restart()
+	if row := h.row(); row.Outstanding.Delivered != 1 || row.Applied != 0 {
+		t.Errorf("after a restart it is shown as %+v", row)
+	}
+}

@@ -54,8 +54,25 @@ func checkSize(what string, body any, limit int) error {
 // whose sequence number was seen is a success that changes nothing. An error
 // with CodeInvalid says that the message can never be taken, CodeDenied that
 // the node is not part of the mesh any more; after any other the message may be
-// sent again. Types that are not known are ignored.
+// sent again. Types that are not known are ignored. A message that can never be
+// taken is an event of the node: what it said is missing from then on.
 func (c *Control) Handle(ctx context.Context, name, storeID string, f mesh.Frame) error {
+	err := c.handle(ctx, name, storeID, f)
+	if mesh.CodeOf(err) != mesh.CodeInvalid {
+		return err
+	}
+	detail := bounded(fmt.Sprintf("a message of type %s was dropped, since it can never be taken: %v", bounded(string(f.Type), 64), err), detailLimit)
+	if n, _ := c.snapshot(name); n.dropped == detail {
+		return err
+	}
+	if raised := c.raise(ctx, name, EventDropped, detail); raised != nil {
+		return raised
+	}
+	c.note(name, func(n *node) { n.dropped = detail })
+	return err
+}
+
+func (c *Control) handle(ctx context.Context, name, storeID string, f mesh.Frame) error {
 	c.mu.Lock()
 	n := c.nodes[name]
 	if n == nil || n.State != mesh.NodeEnrolled {

@@ -74,6 +74,11 @@ type NodeStore interface {
 	StoreFacts(ctx context.Context, tx FactsTx) error
 	// StoreLink keeps what a node said when it connected, or when it received.
 	StoreLink(ctx context.Context, tx LinkTx) error
+	// Recorded returns the greatest number of a message of a node's store that was
+	// recorded; zero when there is none.
+	Recorded(ctx context.Context, node, storeID string) (uint64, error)
+	// TakeBack notes that a node's store knows less than it did when it reported.
+	TakeBack(ctx context.Context, tx TakeBackTx) error
 	// StoreContacts keeps when nodes were last heard of.
 	StoreContacts(ctx context.Context, contacts []Contact) error
 	// Inventory returns the newest one; empty when there is none.
@@ -276,6 +281,17 @@ type FactsTx struct {
 	// Generation is set when the node gets one because of it.
 	Generation *GenerationRecord
 	Events     []EventView
+}
+
+// TakeBackTx is a node whose store was lost or put back to an earlier moment.
+// What it reported counts no more, and its messages above Sequence are recorded
+// when they come again, since they are others.
+type TakeBackTx struct {
+	Node     string
+	Sequence Sequence
+	// Applied is the newest generation that the node says it has applied.
+	Applied mesh.Generation
+	Events  []EventView
 }
 
 // LinkTx replaces what a node said of itself when it connected or received.

@@ -32,7 +32,7 @@ func (h *Host) Hello(ctx context.Context) (mesh.Hello, error) {
 	return mesh.Hello{
 		ProtocolMin: mesh.ProtocolMin, ProtocolMax: mesh.ProtocolMax,
 		Node: node, HostVersion: h.cfg.Version, BootID: h.cfg.BootID,
-		MachineIDHash: profile.MachineIDHash, StoreID: sum.StoreID,
+		MachineIDHash: profile.MachineIDHash, StoreID: sum.StoreID, Sequence: sum.Sequence,
 		Held: sum.Held, Applied: sum.Applied, Ledger: sum.LedgerDigest, OwnedDigest: sum.OwnedDigest,
 		ProfileDigest: profile.Digest(), InventoryDigest: inventory.Digest(),
 	}, nil

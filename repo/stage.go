@@ -169,7 +169,7 @@ func (r *Repo) fill(ctx context.Context, s *staged, body io.Reader, how durabili
 	case bytes.HasPrefix(magic, []byte{0xed, 0xab, 0xee, 0xdb}):
 		rec, name, err = r.fillRPM(f, br, r.cfg.Now())
 	default:
-		return &Refusal{Code: CodeNotAPackage, File: s.given, Sentence: "this is neither a deb nor an rpm file; nothing was published"}
+		return &Refusal{Code: CodeNotAPackage, File: s.given, Sentence: "this is neither a deb nor an rpm file"}
 	}
 	if err != nil {
 		return r.uploadError(s.given, up, err)
@@ -219,13 +219,13 @@ func (r *Repo) finish(s *staged, f *os.File, rec *record, name string, how durab
 func (r *Repo) uploadError(given string, up *upload, err error) error {
 	switch {
 	case errors.Is(up.fail, errUploadTooLarge):
-		return &Refusal{Code: CodeTooLarge, File: given, Sentence: fmt.Sprintf("it is larger than %d bytes, the limit of this repository; nothing was published", r.cfg.MaxPackage)}
+		return &Refusal{Code: CodeTooLarge, File: given, Sentence: fmt.Sprintf("it is larger than %d bytes, the limit of this repository", r.cfg.MaxPackage)}
 	case up.fail != nil:
 		return fmt.Errorf("receive %s: %w", clip(given), up.fail)
 	case errors.Is(err, apt.ErrTooLarge), errors.Is(err, rpm.ErrTooLarge):
-		return &Refusal{Code: CodeTooLarge, File: given, Sentence: err.Error() + "; nothing was published"}
+		return &Refusal{Code: CodeTooLarge, File: given, Sentence: err.Error()}
 	case errors.Is(err, apt.ErrMalformed), errors.Is(err, rpm.ErrMalformed):
-		return &Refusal{Code: CodeNotAPackage, File: given, Sentence: err.Error() + "; nothing was published"}
+		return &Refusal{Code: CodeNotAPackage, File: given, Sentence: err.Error()}
 	}
 	return fmt.Errorf("stage %s: %w", clip(given), err)
 }

@@ -256,8 +256,9 @@ func TestAnInterruptedWatchLeavesTheDeclarationWritten(t *testing.T) {
 	d := newDesk(t)
 	d.files["web.yaml"] = motd("web")
 	d.operator.Steps = []control.Progress{{Nodes: 1, Outstanding: 1, Undelivered: 1}}
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	d.operator.Watched = interrupt
 
 	got := d.runContext(ctx, "declare", "--follow", "web.yaml")
 

@@ -26,6 +26,9 @@ const (
 	// chunk bounds a single write, so that the SSH library does not keep large
 	// packet buffers for the life of the connection.
 	chunk = 4 << 10
+	// small is what a Reader holds for the life of a link: room for the head of a
+	// frame, and for a heartbeat. A longer body is read past it.
+	small = 512
 	// readAhead bounds what is allocated before the bytes have come.
 	readAhead = 64 << 10
 )
@@ -63,7 +66,7 @@ type Reader struct {
 
 // NewReader makes a Reader of r.
 func NewReader(r io.Reader) *Reader {
-	return &Reader{r: bufio.NewReaderSize(r, chunk)}
+	return &Reader{r: bufio.NewReaderSize(r, small)}
 }
 
 // Read returns the next frame; io.EOF when the stream ended between frames,
