@@ -218,12 +218,6 @@ func ready(s daemon.Status) bool {
 
 // Shows: M14, M17, M18, M19, M20, M21
 func TestMatrixOfUpgrades(t *testing.T) {
-	if _, err := fleet.BuildBundle(lab.TestContext(t), os.Stderr); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := fleet.BuildRelease(lab.TestContext(t), newVersion, os.Stderr); err != nil {
-		t.Fatal(err)
-	}
 	cases := upgradeCases(t)
 	releases := make([]map[string]string, len(cases))
 	for i, c := range cases {
@@ -239,9 +233,9 @@ func TestMatrixOfUpgrades(t *testing.T) {
 		if err := h.WriteFile(ctx, "/etc/mesh/host.yaml", []byte("drift_interval: 10s\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		install(t, h, released(t, fleet.Version), "v1")
+		install(t, h, w.good[fleet.Version], "v1")
 		impatient(t, h)
-		must(t, h, "mesh-host apply "+bundleOf(t, h, fleet.Version, released(t, fleet.Version)))
+		must(t, h, "mesh-host apply "+bundleOf(t, h, fleet.Version, w.good[fleet.Version]))
 		awaitStatus(t, h, 2*time.Minute, "the host to be able to go back", ready)
 		for i, c := range cases {
 			version := fmt.Sprintf("0.3.%d", i+1)
@@ -283,11 +277,11 @@ func matrixOfGoodReleases(t *testing.T, h *lab.Host, w world) {
 	}
 	cell(t, h, "no network at all: confirmed, no rollback", "M20", func(t *testing.T) string {
 		cutsOff(t, h)
-		there(t, newVersion, released(t, newVersion))
+		there(t, newVersion, w.good[newVersion])
 		return ""
 	})
 	cell(t, h, "an admin installs the older one by hand", "M14", func(t *testing.T) string {
-		byHand(t, h, released(t, fleet.Version))
+		byHand(t, h, w.good[fleet.Version])
 		awaitStatus(t, h, time.Minute, "the older version to have been taken up", func(s daemon.Status) bool {
 			return s.Version == fleet.Version || s.Upgrade.Last != nil && s.Upgrade.Last.Ending == mesh.EndingElsewhere
 		})
