@@ -227,16 +227,10 @@ func TestMatrixOfUpgrades(t *testing.T) {
 		}
 		releases[i] = spoiled(t, fmt.Sprintf("0.3.%d", i+1), behaviour, c.bad.replace, c.bad.program)
 	}
-	w := newWorld(t)
+	v1 := build{program: "mesh-host", version: fleet.Version}.make(t)
 	everyFlavour(t, "mx", func(t *testing.T, h *lab.Host) {
-		ctx := lab.TestContext(t)
-		if err := h.WriteFile(ctx, "/etc/mesh/host.yaml", []byte("drift_interval: 10s\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		install(t, h, w.good[fleet.Version], "v1")
+		confirmedHost(t, h, v1)
 		impatient(t, h)
-		must(t, h, "mesh-host apply "+bundleOf(t, h, fleet.Version, w.good[fleet.Version]))
-		awaitStatus(t, h, 2*time.Minute, "the host to be able to go back", ready)
 		for i, c := range cases {
 			version := fmt.Sprintf("0.3.%d", i+1)
 			cell(t, h, c.name, "M14, M17, M18, M21", func(t *testing.T) string {
@@ -258,6 +252,26 @@ func TestMatrixOfUpgrades(t *testing.T) {
 				return ""
 			})
 		}
+	})
+}
+
+// confirmedHost installs the first version, which confirms itself, on a machine
+// that belongs to no mesh.
+func confirmedHost(t *testing.T, h *lab.Host, v1 map[string]string) {
+	t.Helper()
+	if err := h.WriteFile(lab.TestContext(t), "/etc/mesh/host.yaml", []byte("drift_interval: 10s\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	install(t, h, v1, "v1")
+	must(t, h, "mesh-host apply "+bundleOf(t, h, fleet.Version, v1))
+	awaitStatus(t, h, 2*time.Minute, "the host to be able to go back", ready)
+}
+
+// Shows: M5, M14, M17, M20
+func TestMatrixOfTheWorldWhileAReleaseComes(t *testing.T) {
+	w := newWorld(t)
+	everyFlavour(t, "mw", func(t *testing.T, h *lab.Host) {
+		confirmedHost(t, h, w.good[fleet.Version])
 		matrixOfGoodReleases(t, h, w)
 	})
 }

@@ -39,10 +39,9 @@ func newWorld(t *testing.T) world {
 	t.Helper()
 	// Time is an input of everything in the host, and this file gives it.
 	daemonFile := projectFile(t, "cmd/mesh-host/daemon.go")
-	early := strings.ReplaceAll(daemonFile, "time.Now,", "aYearAhead,") + "\nfunc aYearAhead() time.Time { return time.Now().AddDate(1, 0, 0) }\n"
-	early = strings.ReplaceAll(early, "(time.Now)", "(aYearAhead)")
-	if strings.Contains(strings.ReplaceAll(early, "time.Now()", ""), "time.Now") || strings.Count(early, "aYearAhead") < 6 {
-		t.Fatal("cmd/mesh-host/daemon.go gives the clock in another way than this test replaces")
+	early := strings.ReplaceAll(daemonFile, "time.Now", "aYearAhead") + "\nfunc aYearAhead() time.Time { return time.Now().AddDate(1, 0, 0) }\n"
+	if n := strings.Count(early, "aYearAhead"); n < 6 {
+		t.Fatalf("cmd/mesh-host/daemon.go gives the clock %d times; it has moved", n)
 	}
 	migrations, err := os.ReadDir("../../host/store/migrations")
 	if err != nil || len(migrations) > 90 {
