@@ -295,12 +295,16 @@ func matrixOfGoodReleases(t *testing.T, h *lab.Host, w world) {
 		return ""
 	})
 	cell(t, h, "an admin installs the older one by hand", "M14", func(t *testing.T) string {
+		before, err := hostStatus(lab.TestContext(t), h)
+		if err != nil {
+			t.Fatal(err)
+		}
 		byHand(t, h, w.good[fleet.Version])
-		awaitStatus(t, h, time.Minute, "the older version to have been taken up", func(s daemon.Status) bool {
-			return s.Version == fleet.Version || s.Upgrade.Last != nil && s.Upgrade.Last.Ending == mesh.EndingElsewhere
+		// The declaration stands, so it is put right again: by the version that runs,
+		// which sees the drift, or after the older one was judged and started.
+		awaitStatus(t, h, 4*time.Minute, "the change to be noticed, and the declared version to be there again", func(s daemon.Status) bool {
+			return confirmed(newVersion)(s) && installed(t, h) == newVersion+"-1" && (s.Drift > before.Drift || !s.Upgrade.Last.At.Equal(before.Upgrade.Last.At))
 		})
-		// The declaration stands, so it is put right again.
-		awaitStatus(t, h, 3*time.Minute, "the declared version to be there again", confirmed(newVersion))
 		return ""
 	})
 	cell(t, h, "restarted a dozen times and stopped: no rollback", "M17", func(t *testing.T) string {

@@ -68,10 +68,12 @@ func nextMigration(room string, have int) string {
 // ahead. The service manager goes by a clock that nobody can set.
 func clockAhead(t *testing.T, h *lab.Host) (right func()) {
 	t.Helper()
-	must(t, h, `mv /usr/bin/date /usr/bin/date.right
-printf '#!/bin/sh\nexec /usr/bin/date.right -d "+1 year" "$@"\n' >/usr/bin/date
-chmod 755 /usr/bin/date`)
-	return func() { must(t, h, "mv -f /usr/bin/date.right /usr/bin/date") }
+	must(t, h, `date=$(command -v date)
+mv "$date" "$date.right"
+printf '#!/bin/sh\nexec %s.right -d "+1 year" "$@"\n' "$date" >"$date"
+chmod 755 "$date"
+[ "$(date +%Y)" -gt "$("$date.right" +%Y)" ]`)
+	return func() { must(t, h, `date=$(command -v date); mv -f "$date.right" "$date"`) }
 }
 
 // tell runs the cases on a host that runs the new release.
