@@ -350,9 +350,7 @@ func (u *Upgrader) goOnPuttingBack(ctx context.Context, output string) error {
 	if err != nil {
 		return err
 	}
-	if info, err := os.Stat(filepath.Join(u.cfg.Root, program)); err == nil {
-		u.program = info
-	}
+	u.rememberProgram()
 	failed := resource.Failed(mesh.ReasonPutBack, nil, "version %s cannot run here and version %s was put back (%s): %s", in.To, confirmed, in.Step, in.Why).WithOutput(output)
 	return errors.Join(failed, u.tidy(ctx))
 }

@@ -45,9 +45,41 @@ func (u *Upgrader) PassEnded(ctx context.Context) error {
 	case ModeFirst, ModeTrial:
 		return u.confirm(ctx)
 	case ModeConfirmed:
-		return u.completeKit(ctx)
+		return errors.Join(u.mend(ctx), u.completeKit(ctx))
 	}
 	return nil
+}
+
+// mend installs the confirmed version once more where the package database does
+// not name it alone and whole, once in each life of the host: what put it back
+// may have been cut off when its files were there and the rest was not.
+func (u *Upgrader) mend(ctx context.Context) error {
+	if u.whole || u.now().Phase != PhaseSettled || u.kit.check(ctx) != nil {
+		return nil
+	}
+	if u.cfg.Unlocked(ctx) != nil {
+		return nil // somebody is at it; the next pass looks again
+	}
+	found, err := u.installed(ctx)
+	if err != nil {
+		return err
+	}
+	if found.has(u.cfg.Running) && !found.exactly(u.cfg.Running) {
+		u.cfg.Log.WarnContext(ctx, "the installation of this version was cut off; it is installed once more", "database", found.String())
+		if err := u.restore(ctx); err != nil {
+			return fmt.Errorf("install version %s once more: %w", u.cfg.Running, err)
+		}
+		u.rememberProgram()
+	}
+	u.whole = true
+	return nil
+}
+
+// rememberProgram takes the installed program for the one that runs.
+func (u *Upgrader) rememberProgram() {
+	if info, err := os.Stat(filepath.Join(u.cfg.Root, program)); err == nil {
+		u.program = info
+	}
 }
 
 // lookAtIntent ends an intent that the pass did not take up again, because it

@@ -103,7 +103,8 @@ func (m machine) install(file string) error {
 	return os.WriteFile(m.path("database"), version, 0o644)
 }
 
-// version is the one that the package database names.
+// version is the one that the package database names: a line for each, with its
+// state when it is not whole.
 func (m machine) version() string { return m.line("database") }
 
 // running is the version of the program that the service manager would start.
@@ -145,7 +146,12 @@ func (m machine) begin(ctx context.Context, units *units, now func() time.Time) 
 	l := &life{upgrader: upgrade.New(upgrade.Config{
 		State: m.path("state"), UnitDir: m.path("units"), Root: m.path("root"), Running: m.running(), Family: upgrade.Deb,
 		Installed: func(context.Context) ([]pkg.Installed, error) {
-			return []pkg.Installed{{Name: "mesh-host", Version: m.version()}}, nil
+			var all []pkg.Installed
+			for line := range strings.Lines(m.version()) {
+				version, state, _ := strings.Cut(strings.TrimSpace(line), " ")
+				all = append(all, pkg.Installed{Name: "mesh-host", Version: version, State: state})
+			}
+			return all, nil
 		},
 		Refresh:  func(context.Context) error { return nil },
 		Runner:   runner{m},

@@ -2,6 +2,7 @@ package upgrade_test
 
 import (
 	"errors"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -140,6 +141,22 @@ func TestAnUpgradeHoldsWhereverTheClockOfEachVersionStands(t *testing.T) {
 			if r := m.arrived(t, v2); len(r.endings) != 1 || r.endings[0] != mesh.EndingUpgraded {
 				t.Errorf("it was reported as %v", r.endings)
 			}
+		})
+	}
+}
+
+// Shows: M5
+func TestAConfirmedVersionWhoseInstallationWasCutOffIsInstalledOnceMore(t *testing.T) {
+	for what, database := range map[string]string{"half configured": v1 + " half-configured\n", "beside another": v1 + "\n" + unfit + "\n"} {
+		t.Run(what, func(t *testing.T) {
+			m := confirmedFirst(t)
+			if err := os.WriteFile(m.path("database"), []byte(database), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := m.live(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			m.arrived(t, v1)
 		})
 	}
 }

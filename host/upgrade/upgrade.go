@@ -126,6 +126,9 @@ type Upgrader struct {
 	judgedAt time.Time
 	// passed: a pass ended in this process.
 	passed bool
+	// whole: the package database was seen to name this version alone and whole,
+	// or to name another one.
+	whole bool
 	// unconfirmed is what the database said when this version was not confirmed
 	// for that. Empty: that was not the case.
 	unconfirmed string
@@ -217,9 +220,7 @@ func (u *Upgrader) Begin(ctx context.Context) (Mode, error) {
 	u.mu.Lock()
 	u.state, u.mode = loaded, mode
 	u.mu.Unlock()
-	if info, err := os.Stat(filepath.Join(u.cfg.Root, program)); err == nil {
-		u.program = info
-	}
+	u.rememberProgram()
 	if mode == ModeTrial {
 		u.arm(ctx)
 	}

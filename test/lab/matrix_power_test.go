@@ -154,6 +154,11 @@ func TestMatrixOfPowerCutsInAnUpgrade(t *testing.T) {
 					return rests(ends)(s) && s.Upgrade.Last != nil && (c.bad == nil || s.Upgrade.Last.To == tried+"-1")
 				})
 				guardGone(t, h)
+				whole := map[string]string{"deb": "dpkg --audit; dpkg-query -W -f='${db:Status-Abbrev}${Version}' mesh-host", "rpm": "rpm -q --qf 'ii %{VERSION}-%{RELEASE}' mesh-host"}[format(h)]
+				eventually(t, "the package database to name "+ends+" alone and whole", func(ctx context.Context) (bool, string, error) {
+					out, err := h.Sh(ctx, whole)
+					return out.Stdout == "ii "+ends+"-1", out.Stdout, err
+				})
 				last, undone := s.Upgrade.Last, []mesh.Ending{mesh.EndingPutBack, mesh.EndingByServiceManager, mesh.EndingByGuard, mesh.EndingRefused}
 				switch {
 				case c.bad == nil && (last.Ending != mesh.EndingUpgraded || last.To != to+"-1"):

@@ -16,6 +16,8 @@ import (
 
 // world holds the releases for what the world may do while a release comes.
 type world struct {
+	// good are the releases that live, by version.
+	good map[string]map[string]string
 	// early reads a clock that is a year ahead.
 	early map[string]string
 	// halfway has a migration of the store that fails in its middle.
@@ -37,16 +39,20 @@ func newWorld(t *testing.T) world {
 	t.Helper()
 	// Time is an input of everything in the host, and this file gives it.
 	daemonFile := projectFile(t, "cmd/mesh-host/daemon.go")
-	early := strings.ReplaceAll(daemonFile, "time.Now,", "aYearAhead,") + "\nfunc aYearAhead() time.Time { return time.Now().AddDate(1, 0, 0) }\n"
-	early = strings.ReplaceAll(early, "(time.Now)", "(aYearAhead)")
-	if strings.Contains(strings.ReplaceAll(early, "time.Now()", ""), "time.Now") || strings.Count(early, "aYearAhead") < 6 {
-		t.Fatal("cmd/mesh-host/daemon.go gives the clock in another way than this test replaces")
+	early := strings.ReplaceAll(daemonFile, "time.Now", "aYearAhead") + "\nfunc aYearAhead() time.Time { return time.Now().AddDate(1, 0, 0) }\n"
+	if n := strings.Count(early, "aYearAhead"); n < 6 {
+		t.Fatalf("cmd/mesh-host/daemon.go gives the clock %d times; it has moved", n)
 	}
 	migrations, err := os.ReadDir("../../host/store/migrations")
 	if err != nil || len(migrations) > 90 {
 		t.Fatalf("%d migrations, %v", len(migrations), err)
 	}
+	good := map[string]map[string]string{}
+	for _, version := range []string{fleet.Version, newVersion} {
+		good[version] = build{program: "mesh-host", version: version}.make(t)
+	}
 	return world{
+		good:    good,
 		early:   build{program: "mesh-host", version: earlyVersion, overlay: map[string]string{"cmd/mesh-host/daemon.go": early}}.make(t),
 		halfway: build{program: "mesh-host", version: halfwayVersion, overlay: map[string]string{nextMigration("host/store", len(migrations)): halfMigration}}.make(t),
 		crash:   spoiled(t, crashVersion, "crash", nil, nil),
@@ -62,10 +68,12 @@ func nextMigration(room string, have int) string {
 // ahead. The service manager goes by a clock that nobody can set.
 func clockAhead(t *testing.T, h *lab.Host) (right func()) {
 	t.Helper()
-	must(t, h, `mv /usr/bin/date /usr/bin/date.right
-printf '#!/bin/sh\nexec /usr/bin/date.right -d "+1 year" "$@"\n' >/usr/bin/date
-chmod 755 /usr/bin/date`)
-	return func() { must(t, h, "mv -f /usr/bin/date.right /usr/bin/date") }
+	must(t, h, `date=$(command -v date)
+mv "$date" "$date.right"
+printf '#!/bin/sh\nexec %s.right -d "+1 year" "$@"\n' "$date" >"$date"
+chmod 755 "$date"
+[ "$(date +%Y)" -gt "$("$date.right" +%Y)" ]`)
+	return func() { must(t, h, `date=$(command -v date); mv -f "$date.right" "$date"`) }
 }
 
 // tell runs the cases on a host that runs the new release.
@@ -75,7 +83,7 @@ func (w world) tell(t *testing.T, h *lab.Host, there func(*testing.T, string, ma
 		right := clockAhead(t, h)
 		there(t, earlyVersion, w.early)
 		right()
-		there(t, newVersion, released(t, newVersion))
+		there(t, newVersion, w.good[newVersion])
 		return ""
 	})
 	cell(t, h, "the clock is a year ahead, and a release does not live: rolled back", "M17, M18", func(t *testing.T) string {
@@ -89,7 +97,7 @@ func (w world) tell(t *testing.T, h *lab.Host, there func(*testing.T, string, ma
 		if e := s.Upgrade.Last.Ending; e != mesh.EndingByServiceManager && e != mesh.EndingByGuard && e != mesh.EndingRefused {
 			t.Errorf("it ended as %s", e)
 		}
-		there(t, newVersion, released(t, newVersion))
+		there(t, newVersion, w.good[newVersion])
 		return ""
 	})
 	cell(t, h, "the disk fills during the installation: nothing changes, and it is done when there is room", "M14", func(t *testing.T) string {
@@ -98,7 +106,7 @@ mkdir -p /mnt/full
 mount -t tmpfs -o size=$(( $(du -sk /usr/bin | cut -f 1) + 6000 ))k tmpfs /mnt/full
 cp -a /usr/bin/. /mnt/full/
 mount --bind /mnt/full /usr/bin`)
-		must(t, h, "mesh-host apply "+bundleOf(t, h, fleet.Version, released(t, fleet.Version))+" || true")
+		must(t, h, "mesh-host apply "+bundleOf(t, h, fleet.Version, w.good[fleet.Version])+" || true")
 		s := awaitStatus(t, h, 2*time.Minute, "the full disk to be reported", func(s daemon.Status) bool {
 			return s.Version == newVersion && s.Upgrade.Phase == "settled" && len(s.Results) == 1 && s.Results[0].Status == mesh.StatusFailed
 		})
@@ -106,8 +114,8 @@ mount --bind /mnt/full /usr/bin`)
 			t.Errorf("%s is installed, and the resource failed for %s: %s", got, s.Results[0].Reason, s.Results[0].Detail)
 		}
 		must(t, h, "umount -l /usr/bin; umount -l /mnt/full")
-		there(t, fleet.Version, released(t, fleet.Version))
-		there(t, newVersion, released(t, newVersion))
+		there(t, fleet.Version, w.good[fleet.Version])
+		there(t, newVersion, w.good[newVersion])
 		return ""
 	})
 	cell(t, h, "the migration of the store fails half way: put back before the host ends", "M14, M20", func(t *testing.T) string {
@@ -122,7 +130,7 @@ mount --bind /mnt/full /usr/bin`)
 		return ""
 	})
 	cell(t, h, "the machine starts into a migration that fails half way: rolled back, with the store as it was", "M17, M20", func(t *testing.T) string {
-		there(t, newVersion, released(t, newVersion))
+		there(t, newVersion, w.good[newVersion])
 		before, err := hostStatus(lab.TestContext(t), h)
 		if err != nil {
 			t.Fatal(err)
