@@ -193,6 +193,7 @@ func (l *location) rename(temp string, now, was fileType) error {
 		if err := l.remove(was); err != nil {
 			return err
 		}
+		fault.Point("file.between-types")
 		was = typeNone
 	}
 	if was != typeNone {
