@@ -7,8 +7,8 @@
 // that no link that an unprivileged user could have placed is ever followed.
 // Check reads by path from a fresh descriptor, never what Apply has in hand.
 //
-// It makes no parents, changes no type (a link is never replaced by a file, or
-// a file by a directory), clears no immutable flag, and does not fetch content:
+// It makes no parents, replaces nothing of another type than is wanted unless it
+// is the mesh's own, clears no immutable flag, and does not fetch content:
 // that is the business of Content. It keeps nothing between calls but what it
 // looked up in the current pass, and the digests of files that cannot have
 // changed since it read them (see memory).
