@@ -8,6 +8,7 @@
 package transient_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/host/resource"
@@ -221,5 +223,27 @@ func TestAUnitWhoseFilesChangedIsReadBeforeItIsStarted(t *testing.T) {
 	b.act("restart", "fx-changed.service", true, "")
 	if got := b.systemctl("show", "-p", "Environment", "--value", "fx-changed.service"); got != "FX=new" {
 		t.Errorf("the changed file was not read: %q", got)
+	}
+}
+
+func TestAUnitThatTakesLongToStartIsWaitedForAndNotStartedAnew(t *testing.T) {
+	b := newBench(t)
+	starts := filepath.Join(t.TempDir(), "starts")
+	b.unit("fx-slow.service", "[Service]\nExecStartPre=/bin/sh -c 'echo start >>"+starts+"; sleep 4'\nExecStart=/bin/sleep 600\n")
+	for range 2 {
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		_, err := b.u.Act(short, "fx-slow.service", "restart")
+		cancel()
+		if e := resource.AsError(err); e == nil || e.Reason != mesh.ReasonTimeout {
+			t.Fatalf("a start that takes too long is %v", err)
+		}
+	}
+	b.act("restart", "fx-slow.service", true, "")
+	if got, err := os.ReadFile(starts); err != nil || string(got) != "start\n" {
+		t.Errorf("it was started %q, %v", got, err)
+	}
+	b.act("restart", "fx-slow.service", true, "")
+	if got, err := os.ReadFile(starts); err != nil || string(got) != "start\nstart\n" {
+		t.Errorf("the next restart is none: %q, %v", got, err)
 	}
 }

@@ -157,7 +157,7 @@ func (p *Provider) notes(ctx context.Context, want mesh.Resource, w want, have s
 	if have.Type == typeRegular && have.links > 1 {
 		notes = append(notes, fmt.Sprintf("the file that stood there has %d other names, which keep what it held", have.links-1))
 	}
-	if have.Type == typeRegular {
+	if have.Type == typeRegular && !(have.same(w.meant()) && have.links == 1) {
 		for _, place := range p.mounts.of(have.print, want.Name) {
 			notes = append(notes, fmt.Sprintf("the file that stood there is mounted at %s too, which goes on showing it until it is mounted anew", place))
 		}

@@ -279,7 +279,7 @@ func (p *Provider) Apply(ctx context.Context, want mesh.Resource, _ resource.Dif
 		return p.putSymlink(ctx, at, have, target)
 	default:
 		if have.Type == typeRegular && have.SHA256 == w.sha256 && have.links == 1 {
-			return p.setRegular(at, have, target)
+			return at.setRegular(have, target)
 		}
 		source, err := p.source(w, at, have)
 		if err != nil {
