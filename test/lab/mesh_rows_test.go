@@ -126,14 +126,15 @@ func TestUnitsAreReloadedAndRestartedOnceAndWhatDoesNotComeBackIsSaid(t *testing
 
 		// It dies a moment after its restart.
 		declare(t, f, h, "units", unitWith("dies", "restart"))
-		if bad := failed(t, f, h, "file:/etc/fx-a"); bad.Reason != mesh.ReasonUnit || !strings.Contains(bad.Detail, "a moment later") {
-			t.Errorf("a unit that dies after its restart is %s (%s): %s", bad.Status, bad.Reason, bad.Detail)
+		unitFailed := func(words string) func(mesh.Result) bool {
+			return func(r mesh.Result) bool {
+				return r.Status == mesh.StatusFailed && r.Reason == mesh.ReasonUnit && strings.Contains(r.Detail, words)
+			}
 		}
+		result(t, f, h, "file:/etc/fx-a", "failed by a unit that dies", unitFailed("a moment later"))
 		// The declaration names a unit that there is not, and is corrected.
 		declare(t, f, h, "units", strings.ReplaceAll(unitWith("4", "restart"), "{restart: [fx-unit.service]}\n  - file: /etc/fx-b", "{restart: [fx-nuit.service]}\n  - file: /etc/fx-b"))
-		if bad := failed(t, f, h, "file:/etc/fx-a"); bad.Reason != mesh.ReasonUnit || !strings.Contains(bad.Detail, "no unit fx-nuit.service") {
-			t.Errorf("a unit that is not there is %s (%s): %s", bad.Status, bad.Reason, bad.Detail)
-		}
+		result(t, f, h, "file:/etc/fx-a", "failed by a unit that is not there", unitFailed("no unit fx-nuit.service"))
 		declare(t, f, h, "units", unitWith("4", "restart"))
 		applied(t, f, h)
 		if state := must(t, h, "systemctl is-active fx-unit.service"); state != "active" {
