@@ -131,7 +131,7 @@ func TestUnitsAreReloadedAndRestartedOnceAndWhatDoesNotComeBackIsSaid(t *testing
 				return r.Status == mesh.StatusFailed && r.Reason == mesh.ReasonUnit && strings.Contains(r.Detail, words)
 			}
 		}
-		result(t, f, h, "file:/etc/fx-a", "failed by a unit that dies", unitFailed("a moment later"))
+		result(t, f, h, "file:/etc/fx-a", "failed by a unit that dies", unitFailed("status 7"))
 		// The declaration names a unit that there is not, and is corrected.
 		declare(t, f, h, "units", strings.ReplaceAll(unitWith("4", "restart"), "{restart: [fx-unit.service]}\n  - file: /etc/fx-b", "{restart: [fx-nuit.service]}\n  - file: /etc/fx-b"))
 		result(t, f, h, "file:/etc/fx-a", "failed by a unit that is not there", unitFailed("no unit fx-nuit.service"))

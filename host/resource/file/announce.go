@@ -157,7 +157,7 @@ func (p *Provider) notes(ctx context.Context, want mesh.Resource, w want, have s
 	if have.Type == typeRegular && have.links > 1 {
 		notes = append(notes, fmt.Sprintf("the file that stood there has %d other names, which keep what it held", have.links-1))
 	}
-	if have.Type == typeRegular && !(have.same(w.meant()) && have.links == 1) {
+	if have.Type == typeRegular && !p.inPlace(ctx, w, have) {
 		for _, place := range p.mounts.of(have.print, want.Name) {
 			notes = append(notes, fmt.Sprintf("the file that stood there is mounted at %s too, which goes on showing it until it is mounted anew", place))
 		}
@@ -173,6 +173,12 @@ func (p *Provider) notes(ctx context.Context, want mesh.Resource, w want, have s
 		}
 	}
 	return notes
+}
+
+// inPlace reports whether the file that stands there will stay it.
+func (p *Provider) inPlace(ctx context.Context, w want, have state) bool {
+	target, err := p.target(ctx, w, have)
+	return err == nil && have.becomes(target)
 }
 
 // defaulted names what a new thing gets because it is not declared.

@@ -233,8 +233,8 @@ func (p *Provider) Tidy(_ context.Context, id mesh.ResourceID) {
 }
 
 // Apply makes the path as wanted. Other content is always a new file under the
-// old name. Where only owner or mode is wrong the file stays the one it is, but
-// for one that has another name too. A thing of another type is replaced when it
+// old name. Where only owner or mode is wrong the file stays the one it is, where
+// it can. A thing of another type is replaced when it
 // is the mesh's own and Announce has just found it so.
 func (p *Provider) Apply(ctx context.Context, want mesh.Resource, _ resource.Diff) error {
 	w, err := wanted(want)
@@ -278,7 +278,7 @@ func (p *Provider) Apply(ctx context.Context, want mesh.Resource, _ resource.Dif
 	case mesh.FileSymlink:
 		return p.putSymlink(ctx, at, have, target)
 	default:
-		if have.Type == typeRegular && have.SHA256 == w.sha256 && have.links == 1 {
+		if have.becomes(target) {
 			return at.setRegular(have, target)
 		}
 		source, err := p.source(w, at, have)

@@ -137,7 +137,7 @@ func (p *Provider) putBack(ctx context.Context, at *location, have state, r remo
 	case typeNone:
 		return at.remove(have.Type)
 	case typeRegular:
-		if have.same(r.was) && have.links == 1 {
+		if have.becomes(r.was) {
 			return at.setRegular(have, r.was)
 		}
 		source, err := originalContent(at, have, r.was)
