@@ -83,7 +83,7 @@ func (p *Provider) Announce(ctx context.Context, want mesh.Resource, owned mesh.
 		out.Notes = p.notes(ctx, want, w, have, fresh)
 		return out, nil
 	}
-	if !isOurs || len(r.ours) != 1 || !r.ours[0].same(w.meant()) {
+	if held.verified() || !isOurs || len(r.ours) != 1 || !r.ours[0].same(w.meant()) {
 		if err := announce(&out.Owned, held, r.ours, have, w.meant()); err != nil {
 			return out, err
 		}
@@ -93,9 +93,11 @@ func (p *Provider) Announce(ctx context.Context, want mesh.Resource, owned mesh.
 }
 
 // announce adds what is meant to what may stand there without being anybody
-// else's, and keeps of earlier announcements what does stand there.
+// else's, and keeps of earlier announcements what does stand there. Of what was
+// verified it is also announced when the content stays: another owner or mode
+// that a crash leaves is then not somebody's.
 func announce(owned *mesh.Owned, held record, ours []state, have, meant state) error {
-	if len(ours) > 0 && ours[0].same(meant) {
+	if !held.verified() && len(ours) > 0 && ours[0].same(meant) {
 		return nil
 	}
 	var next []state
