@@ -293,22 +293,29 @@ func (p *pass) work(ctx context.Context) (bool, error) {
 	return true, p.actOnUnits(ctx)
 }
 
-// applyFreed applies once more what was not reached and what a removal may have
-// made room for.
+// applyFreed applies once more what was not reached and what the rest of the
+// pass may have made room for: a removal, or a package that brought a directory
+// or an account.
 func (p *pass) applyFreed(ctx context.Context, sorted []mesh.Resource) (bool, error) {
-	if len(p.removed) > 0 {
-		again := slices.DeleteFunc(sorted, func(r mesh.Resource) bool {
-			s := p.results[r.ID()].Status
-			return s.Good() || s == mesh.StatusDeferred
-		})
-		for _, r := range again {
-			p.results[r.ID()] = p.result(r.ID(), mesh.StatusPending, "", "")
-		}
-		if done, err := p.applyAll(ctx, again); err != nil || !done {
-			return done, err
-		}
+	changed := false
+	for _, r := range sorted {
+		changed = changed || p.results[r.ID()].Status == mesh.StatusChanged
 	}
-	return true, nil
+	again := slices.DeleteFunc(sorted, func(r mesh.Resource) bool {
+		switch s := p.results[r.ID()]; {
+		case s.Status.Good(), s.Status == mesh.StatusDeferred:
+			return true
+		case len(p.removed) > 0:
+			return false
+		default:
+			waits := s.Status == mesh.StatusSkipped || s.Reason == mesh.ReasonParent || s.Reason == mesh.ReasonAccount
+			return !changed || !waits
+		}
+	})
+	for _, r := range again {
+		p.results[r.ID()] = p.result(r.ID(), mesh.StatusPending, "", "")
+	}
+	return p.applyAll(ctx, again)
 }
 
 func (p *pass) applyAll(ctx context.Context, sorted []mesh.Resource) (bool, error) {

@@ -12,13 +12,33 @@ import (
 	"github.com/meshctl/mesh/internal/fault"
 )
 
-// removeAll removes what this host owns, is not declared, and was released. It
-// returns false when it was superseded.
+// removeAll removes what this host owns, is not declared, and was released. What
+// has to be put back into a directory that comes back itself is done once that
+// is there. It returns false when it was superseded.
 func (p *pass) removeAll(ctx context.Context) (bool, error) {
-	owned := p.releasedOwned()
 	if err := p.flush(ctx); err != nil {
 		return false, err
 	}
+	for owned := p.releasedOwned(); len(owned) > 0; {
+		before := len(p.removed)
+		if done, err := p.removeEach(ctx, slices.Clone(owned)); err != nil || !done {
+			return done, err
+		}
+		if len(p.removed) == before {
+			break
+		}
+		owned = slices.DeleteFunc(owned, func(o mesh.Owned) bool {
+			return p.results[o.Resource].Status != mesh.StatusFailed || o.Resource.Kind() != mesh.KindFile
+		})
+		slices.Reverse(owned)
+		for _, o := range owned {
+			p.results[o.Resource] = p.result(o.Resource, mesh.StatusPending, "", "")
+		}
+	}
+	return true, nil
+}
+
+func (p *pass) removeEach(ctx context.Context, owned []mesh.Owned) (bool, error) {
 	for len(owned) > 0 {
 		if p.stop() {
 			return false, nil

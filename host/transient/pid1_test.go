@@ -8,6 +8,7 @@
 package transient_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/host/resource"
@@ -126,13 +128,13 @@ func TestWhatBecomesOfAUnitIsWhatItIsAMomentLater(t *testing.T) {
 			b.act("restart", u, true, "")
 		}, "active exited"},
 		"fx-dies.service": {"[Service]\nExecStart=/bin/sh -c 'sleep 0.7; exit 3'", func(b bench, u string) {
-			b.act("restart", u, false, "ended a moment later")
+			b.act("restart", u, false, "the unit is")
 		}, "failed failed"},
 		"fx-ends-well.service": {"[Service]\nExecStart=/bin/sleep 0.3", func(b bench, u string) {
-			b.act("restart", u, false, "ended a moment later")
+			b.act("restart", u, false, "the unit is")
 		}, "inactive dead"},
 		"fx-comes-and-goes.service": {"[Service]\nRestart=always\nRestartSec=100ms\nExecStart=/bin/sleep 0.5", func(b bench, u string) {
-			b.act("restart", u, false, "ended a moment later")
+			b.act("restart", u, false, "the unit is")
 		}, ""},
 		"fx-dies-of-reload.service": {"[Service]\nExecStart=/bin/sleep 600\nExecReload=/bin/kill -HUP $MAINPID", func(b bench, u string) {
 			b.act("restart", u, true, "did not run")
@@ -153,15 +155,15 @@ func TestWhatBecomesOfAUnitIsWhatItIsAMomentLater(t *testing.T) {
 			b.act("restart", u, true, "did not run")
 			b.act("restart", u, true, "")
 		}, "active running"},
-		"fx-path.path": {"[Path]\nPathExists=/nowhere\nUnit=fx-other.service", func(b bench, u string) {
+		"fx-path.path": {"[Path]\nPathExists=/nowhere\nUnit=other-fx-path.path.service", func(b bench, u string) {
 			b.act("restart", u, true, "did not run")
 			b.act("restart", u, true, "")
 		}, "active waiting"},
-		"fx-timer.timer": {"[Timer]\nOnCalendar=2099-01-01\nUnit=fx-other.service", func(b bench, u string) {
+		"fx-timer.timer": {"[Timer]\nOnCalendar=2099-01-01\nUnit=other-fx-timer.timer.service", func(b bench, u string) {
 			b.act("restart", u, true, "did not run")
 			b.act("restart", u, true, "")
 		}, "active waiting"},
-		"fx-socket.socket": {"[Socket]\nListenStream=/run/fx-socket\nAccept=no\nService=fx-other.service", func(b bench, u string) {
+		"fx-socket.socket": {"[Socket]\nListenStream=/run/fx-socket\nAccept=no\nService=other-fx-socket.socket.service", func(b bench, u string) {
 			b.act("restart", u, true, "did not run")
 			b.act("restart", u, true, "")
 		}, "active listening"},
@@ -170,8 +172,9 @@ func TestWhatBecomesOfAUnitIsWhatItIsAMomentLater(t *testing.T) {
 		}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			b := newBench(t)
-			b.unit("fx-other.service", "[Service]\nExecStart=/bin/sleep 600\n")
+			b.unit("other-"+name+".service", "[Service]\nExecStart=/bin/sleep 600\n")
 			b.unit(name, c.unit+"\n")
 			c.act(b, name)
 			if got := b.state(name); c.state != "" && got != c.state {
@@ -221,5 +224,27 @@ func TestAUnitWhoseFilesChangedIsReadBeforeItIsStarted(t *testing.T) {
 	b.act("restart", "fx-changed.service", true, "")
 	if got := b.systemctl("show", "-p", "Environment", "--value", "fx-changed.service"); got != "FX=new" {
 		t.Errorf("the changed file was not read: %q", got)
+	}
+}
+
+func TestAUnitThatTakesLongToStartIsWaitedForAndNotStartedAnew(t *testing.T) {
+	b := newBench(t)
+	starts := filepath.Join(t.TempDir(), "starts")
+	b.unit("fx-slow.service", "[Service]\nExecStartPre=/bin/sh -c 'echo start >>"+starts+"; sleep 4'\nExecStart=/bin/sleep 600\n")
+	for range 2 {
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		_, err := b.u.Act(short, "fx-slow.service", "restart")
+		cancel()
+		if e := resource.AsError(err); e == nil || e.Reason != mesh.ReasonTimeout {
+			t.Fatalf("a start that takes too long is %v", err)
+		}
+	}
+	b.act("restart", "fx-slow.service", true, "")
+	if got, err := os.ReadFile(starts); err != nil || string(got) != "start\n" {
+		t.Errorf("it was started %q, %v", got, err)
+	}
+	b.act("restart", "fx-slow.service", true, "")
+	if got, err := os.ReadFile(starts); err != nil || string(got) != "start\nstart\n" {
+		t.Errorf("the next restart is none: %q, %v", got, err)
 	}
 }

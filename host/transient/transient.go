@@ -213,11 +213,14 @@ func tail(file string) (string, error) {
 type Units struct {
 	client *systemd.Client
 	beat   func()
+	// slow holds what was begun at a unit and had not ended when the wait for it
+	// did, by unit: it is waited for again and not begun anew.
+	slow map[string]string
 }
 
 // NewUnits makes a Units that calls beat around each job.
 func NewUnits(client *systemd.Client, beat func()) *Units {
-	return &Units{client: client, beat: beat}
+	return &Units{client: client, beat: beat, slow: make(map[string]string)}
 }
 
 // Act implements reconcile.Units.
@@ -229,17 +232,32 @@ func (u *Units) Act(ctx context.Context, unit, verb string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	note, act, refused := judge(before, verb)
-	if refused != nil {
-		return "", refused.WithOutput(journal(ctx, unit))
+	begun := u.slow[unit] == verb && before.ActiveState == systemd.ActiveActive
+	delete(u.slow, unit)
+	note := ""
+	if !begun {
+		var act bool
+		var refused *resource.Error
+		if note, act, refused = judge(before, verb); refused != nil {
+			return "", refused.WithOutput(journal(ctx, unit))
+		}
+		if !act {
+			return note, nil
+		}
 	}
-	if !act {
-		return note, nil
+	err = u.act(bounded, before, verb, begun)
+	if err != nil && bounded.Err() != nil {
+		u.slow[unit] = verb
+		return "", tooSlow(unit, err)
 	}
-	if err := u.act(bounded, before, verb); err != nil {
+	if err != nil {
 		return "", resource.Failed(mesh.ReasonUnit, err, "%s of %s: %v", verb, unit, err).WithOutput(journal(ctx, unit))
 	}
 	return note, nil
+}
+
+func tooSlow(unit string, err error) *resource.Error {
+	return resource.Failed(mesh.ReasonTimeout, err, "%s has not ended to start or reload; the next pass looks at it again", unit)
 }
 
 // before reads the unit as it is on the disk now, when nothing is under way.
@@ -250,7 +268,10 @@ func (u *Units) before(ctx context.Context, unit string) (systemd.UnitState, err
 			s, err = u.client.Settled(ctx, unit)
 		}
 	}
-	if err != nil {
+	switch {
+	case err != nil && s.JobID != 0:
+		return s, tooSlow(unit, err)
+	case err != nil:
 		return s, resource.Unknown(mesh.ReasonUnit, err, "the state of %s could not be read: %v", unit, err)
 	}
 	return s, nil
@@ -283,11 +304,14 @@ func judge(s systemd.UnitState, verb string) (note string, act bool, err *resour
 	return "", true, nil
 }
 
-func (u *Units) act(ctx context.Context, before systemd.UnitState, verb string) (err error) {
+// act does it, unless it was begun before, and looks what becomes of it.
+func (u *Units) act(ctx context.Context, before systemd.UnitState, verb string, begun bool) (err error) {
 	after := before
-	if verb == "reload" {
+	switch {
+	case begun:
+	case verb == "reload":
 		after, err = u.client.Reload(ctx, before.Name)
-	} else {
+	default:
 		// What failed or was restarted often before is no reason against this start,
 		// and this one is not to use up the limit of the starts after it.
 		if err := u.client.ResetFailed(ctx, before.Name); err != nil {

@@ -1,6 +1,7 @@
 package file_test
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -149,8 +150,6 @@ func TestAPlaceHasOneNameAndLinksOnTheWayAreSeenThrough(t *testing.T) {
 		}},
 		{"a file through a link that is declared too", func(_ *testing.T, s *site) {
 			s.declare(s.file("current/t", "A"), symlink(s.path("current"), "releases/1"), directory(s.path("releases")), directory(s.path("releases/1")))
-			s.says("current/t", mesh.StatusFailed, mesh.ReasonParent)
-			s.drift()
 			s.says("current/t", mesh.StatusChanged, "")
 			s.is("releases/1/t", "A")
 			s.settled()
@@ -188,6 +187,39 @@ func TestAPlaceHasOneNameAndLinksOnTheWayAreSeenThrough(t *testing.T) {
 			// All of it comes back, since it was there before it had to be absent.
 			s.declare()
 			onlyNames(s.t, s.dir)
+		}},
+		{"what it lies in appears later in the pass", func(_ *testing.T, s *site) {
+			// As a package does that brings the directory.
+			s.cfg.PackageOf = func(context.Context, string) string {
+				if _, err := os.Lstat(s.path("brought")); err != nil {
+					s.mkdir("brought", 0o755)
+				}
+				return ""
+			}
+			s.restart()
+			s.put("pkg", "old", 0o644)
+			follows := s.file("follows", "A")
+			follows.Requires = []mesh.ResourceID{mesh.NewResourceID(mesh.KindFile, s.path("brought/t"))}
+			s.declare(s.file("brought/t", "A"), follows, s.file("pkg", "new"))
+			s.says("brought/t", mesh.StatusChanged, "")
+			s.says("follows", mesh.StatusChanged, "")
+		}},
+		{"a tree that had to be absent comes back in one pass", func(_ *testing.T, s *site) {
+			for _, d := range []string{"d", "d/e", "d/e/f"} {
+				s.mkdir(d, 0o750)
+			}
+			s.put("d/e/f/t", "theirs", 0o640)
+			s.put("d/t", "theirs", 0o640)
+			before := s.everything()
+			s.declare(absent(s.path("d")), absent(s.path("d/e")), absent(s.path("d/e/f")), absent(s.path("d/e/f/t")), absent(s.path("d/t")))
+			onlyNames(s.t, s.dir)
+			s.declare()
+			if after := s.everything(); after != before {
+				s.t.Errorf("before\n%s\nafter\n%s", before, after)
+			}
+			if len(s.out.Removed) != 5 || s.out.State != mesh.GenerationApplied {
+				s.t.Errorf("the pass is %s, and removed %+v", s.out.State, s.out.Removed)
+			}
 		}},
 		{"absent is the link and not what it points at", func(_ *testing.T, s *site) {
 			s.mkdir("full", 0o755)

@@ -7,8 +7,8 @@
 // that no link that an unprivileged user could have placed is ever followed.
 // Check reads by path from a fresh descriptor, never what Apply has in hand.
 //
-// It makes no parents, changes no type (a link is never replaced by a file, or
-// a file by a directory), clears no immutable flag, and does not fetch content:
+// It makes no parents, replaces nothing of another type than is wanted unless it
+// is the mesh's own, clears no immutable flag, and does not fetch content:
 // that is the business of Content. It keeps nothing between calls but what it
 // looked up in the current pass, and the digests of files that cannot have
 // changed since it read them (see memory).
@@ -233,8 +233,8 @@ func (p *Provider) Tidy(_ context.Context, id mesh.ResourceID) {
 }
 
 // Apply makes the path as wanted. Other content is always a new file under the
-// old name. Where only owner or mode is wrong the file stays the one it is, but
-// for one that has another name too. A thing of another type is replaced when it
+// old name. Where only owner or mode is wrong the file stays the one it is, where
+// it can. A thing of another type is replaced when it
 // is the mesh's own and Announce has just found it so.
 func (p *Provider) Apply(ctx context.Context, want mesh.Resource, _ resource.Diff) error {
 	w, err := wanted(want)
@@ -278,8 +278,8 @@ func (p *Provider) Apply(ctx context.Context, want mesh.Resource, _ resource.Dif
 	case mesh.FileSymlink:
 		return p.putSymlink(ctx, at, have, target)
 	default:
-		if have.Type == typeRegular && have.SHA256 == w.sha256 && have.links == 1 {
-			return p.setRegular(at, have, target)
+		if have.becomes(target) {
+			return at.setRegular(have, target)
 		}
 		source, err := p.source(w, at, have)
 		if err != nil {

@@ -137,8 +137,8 @@ func (p *Provider) putBack(ctx context.Context, at *location, have state, r remo
 	case typeNone:
 		return at.remove(have.Type)
 	case typeRegular:
-		if have.same(r.was) && have.links == 1 {
-			return p.setRegular(at, have, r.was)
+		if have.becomes(r.was) {
+			return at.setRegular(have, r.was)
 		}
 		source, err := originalContent(at, have, r.was)
 		if err != nil {

@@ -85,6 +85,14 @@ func (s state) equal(o state) bool {
 	return s.UID == o.UID && s.GID == o.GID && (s.Type == typeSymlink || s.Mode == o.Mode)
 }
 
+// becomes reports whether a regular file can be given the owner and mode of o
+// and stay the file that it is: its content is right, it has no other name, and
+// nobody loses the right to write to it, who might hold it open.
+func (s state) becomes(o state) bool {
+	loses := s.Mode&0o022&^o.Mode != 0 || (s.UID != 0 && s.UID != o.UID) || (s.Mode&0o020 != 0 && s.GID != o.GID)
+	return s.Type == typeRegular && s.same(o) && s.links == 1 && !loses
+}
+
 // digestOf writes a digest of what is or should be there, where it may be told.
 func (s state) digestOf(sum string) string {
 	if s.sensitive {

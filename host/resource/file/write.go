@@ -193,6 +193,7 @@ func (l *location) rename(temp string, now, was fileType) error {
 		if err := l.remove(was); err != nil {
 			return err
 		}
+		fault.Point("file.between-types")
 		was = typeNone
 	}
 	if was != typeNone {
@@ -282,19 +283,19 @@ func (p *Provider) setDirectory(ctx context.Context, at *location, name string, 
 
 // setRegular gives the file that stands there, and whose content is right, its
 // owner and mode. It must have no other name: that one may be somebody else's.
-func (p *Provider) setRegular(at *location, have, target state) error {
-	fail := func(step string, err error) error { return unwritable(at, at.path, step, err) }
-	f, err := at.open()
+func (l *location) setRegular(have, target state) error {
+	fail := func(step string, err error) error { return unwritable(l, l.path, step, err) }
+	f, err := l.open()
 	if err != nil {
-		return unreadable(at.path, err)
+		return unreadable(l.path, err)
 	}
 	defer f.Close()
 	var now state
 	if err := now.stat(int(f.Fd()), "", unix.AT_EMPTY_PATH); err != nil {
-		return unreadable(at.path, err)
+		return unreadable(l.path, err)
 	}
 	if now.print != have.print || now.links != 1 {
-		return resource.Failed(mesh.ReasonReadBack, nil, "%s was replaced or changed just now; it stays", at.path)
+		return resource.Failed(mesh.ReasonReadBack, nil, "%s was replaced or changed just now; it stays", l.path)
 	}
 	fault.Point("file.before-set")
 	if err := setOwner(int(f.Fd()), have, target); err != nil {
