@@ -56,7 +56,7 @@ test: setup ## every test, as root: unit, script, protocol and lab
 .PHONY: test-matrix
 test-matrix: setup ## what takes longer: every client and flavour; table, and out/matrix.json
 	@$(GO) run ./internal/tool/matrix -out out/matrix.json \
-		-- $(GO) test -json -count=1 -p 1 -timeout 90m -tags matrix -run Matrix ./repo ./test/lab ./test/lab/packages
+		-- $(GO) test -json -count=1 -p 1 -timeout 150m -tags matrix -run Matrix ./repo ./test/lab ./test/lab/packages
 
 .PHONY: bench-repo
 bench-repo: setup-bench ## the repository beside reprepro, aptly, apt-ftparchive and createrepo_c
