@@ -50,6 +50,9 @@ const (
 	ReasonHeld Reason = "held"
 	// ReasonWouldRemove: the transaction would remove what was not asked for.
 	ReasonWouldRemove Reason = "would-remove-others"
+	// ReasonHarm: the transaction removed or lowered what nobody asked it to, and
+	// its plan did not say so.
+	ReasonHarm Reason = "harmed-others"
 	// ReasonFileConflict: another package owns one of its files.
 	ReasonFileConflict Reason = "file-conflict"
 	// ReasonProtected: the system, or this host, cannot do without it.

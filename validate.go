@@ -198,10 +198,23 @@ func validatePackage(ps *Problems, at, name string, p PackageSpec) {
 	if !packageName.MatchString(name) {
 		ps.Add(at+".package", fmt.Sprintf("%q cannot be the name of a package", name))
 	}
+	if _, arch, named := strings.Cut(name, ":"); named && (arch == "any" || arch == "native") {
+		ps.Add(at+".package", fmt.Sprintf("no package has the architecture %q; leave it out for that of the machine", arch))
+	}
 	if p.Absent && p.Version != "" {
 		ps.Add(at+".version", "a package that is to be absent has no version")
 	}
-	if p.Version != "" && !packageVersion.MatchString(p.Version) {
-		ps.Add(at+".version", fmt.Sprintf("%q cannot be the exact version of a package; ranges and patterns are not taken", p.Version))
+	if p.Version != "" && !validVersion(p.Version) {
+		ps.Add(at+".version", fmt.Sprintf("%q cannot be the exact version of a package; ranges, patterns and words are not taken, and no version means any", p.Version))
 	}
+}
+
+// validVersion reports whether text can be an exact version. What stands before
+// a colon is a number, and "latest" is none.
+func validVersion(text string) bool {
+	epoch, rest, named := strings.Cut(text, ":")
+	if named && (strings.Trim(epoch, "0123456789") != "" || rest == "") {
+		return false
+	}
+	return packageVersion.MatchString(text) && strings.ContainsAny(text, "0123456789")
 }

@@ -92,6 +92,7 @@ const (
 	busy                behaviour = "Apply and Remove say that a lock is held"
 	resultUnknown       behaviour = "Apply does it, and neither it nor Check can say so"
 	unreadable          behaviour = "Check cannot read the state"
+	harms               behaviour = "Apply and Remove do it and harm something else"
 	namesNonsense       behaviour = "Apply returns an error whose status is ok"
 	otherError          behaviour = "Apply returns a plain error"
 )
@@ -190,6 +191,10 @@ func (p *provider) treat(id mesh.ResourceID, do func() error) error {
 		return resource.Deferred(mesh.ReasonLocked, nil, "somebody holds the lock")
 	case resultUnknown:
 		return errors.Join(do(), resource.Unknown(mesh.ReasonToolUnknown, nil, "how the tool ended is not known"))
+	case harms:
+		e := resource.Failed(mesh.ReasonHarm, nil, "while it ran a bystander went")
+		e.Harm = true
+		return errors.Join(do(), e)
 	case namesNonsense:
 		return &resource.Error{Status: mesh.StatusOK, Detail: "all is well"}
 	case otherError:

@@ -41,6 +41,36 @@ func TestWhatRequiresItselfFailsAndTheRestIsApplied(t *testing.T) {
 	}
 }
 
+// Shows: M4
+func TestAWriteThatHarmedSomethingElseIsNoSuccessAndIsNotDoneAgain(t *testing.T) {
+	w := newWorld(t)
+	w.packages.behaves["package:p"] = harms
+	out := w.declare(pack("p"), file("/a", "1", "package:p"))
+	w.want("package:p", mesh.StatusFailed, mesh.ReasonHarm)
+	w.want("file:/a", mesh.StatusSkipped, mesh.ReasonDependency)
+	if out.State != mesh.GenerationFailed {
+		t.Errorf("the pass is %s", out.State)
+	}
+	w.m.writes = nil
+	w.again(mesh.TriggerDrift, pack("p"), file("/a", "1", "package:p"))
+	w.want("package:p", mesh.StatusOK, "")
+	if !slices.Equal(w.m.writes, []string{"file:/a=1"}) {
+		t.Errorf("the next pass wrote %q", w.m.writes)
+	}
+
+	w.m.writes = nil
+	w.released = []mesh.ResourceID{"package:p"}
+	if out := w.declare(); out.State != mesh.GenerationFailed {
+		t.Errorf("a removal that harms ends a pass that is %s", out.State)
+	}
+	if out := w.again(mesh.TriggerDrift); out.State != mesh.GenerationApplied {
+		t.Errorf("what is gone is not known to be gone: the pass is %s", out.State)
+	}
+	if _, owned := w.owned("package:p"); owned || !slices.Equal(w.m.writes, []string{"package:p gone"}) {
+		t.Errorf("it was removed with %q", w.m.writes)
+	}
+}
+
 func TestWhatRequiresSomethingThatFailedIsSkippedAndAppliedWhenItIsThere(t *testing.T) {
 	w := newWorld(t)
 	decl := []mesh.Resource{pack("nginx"), file("/etc/nginx.conf", "x", "package:nginx"), file("/orphan", "x", "package:not-declared")}

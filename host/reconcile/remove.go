@@ -94,7 +94,7 @@ func (p *pass) readBackRemoval(ctx context.Context, provider resource.Provider, 
 		return p.recordError(ctx, o.Resource, errors.Join(removed, err))
 	case err != nil:
 		return p.recordError(ctx, o.Resource, err)
-	case !diff.Zero() && removed != nil:
+	case !diff.Zero() && removed != nil, harm(removed):
 		return p.recordError(ctx, o.Resource, removed)
 	case !diff.Zero():
 		detail := "it was removed without an error and is still there: " + diff.String()

@@ -170,6 +170,9 @@ type Error struct {
 	Detail string
 	// Output is the last lines that a tool wrote. Empty: there was no tool.
 	Output string
+	// Harm: the write did more than was asked for. The error stands although the
+	// thing itself reads back as wanted.
+	Harm bool
 	// Err is the cause. Nil: the detail says all.
 	Err error
 }

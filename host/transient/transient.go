@@ -134,10 +134,13 @@ func (r *Runner) Run(ctx context.Context, cmd pkg.Command) (pkg.Outcome, error) 
 	if err != nil {
 		return pkg.Outcome{}, fmt.Errorf("read the package manager's output: %w", err)
 	}
+	out := pkg.Outcome{Output: output, ExitStatus: result.Status, TimedOut: result.Result == resultTimeout}
+	if result.OK() {
+		out.Left = r.keepLeft(ctx)
+	}
 	if err := r.collect(ctx); err != nil {
 		return pkg.Outcome{}, err
 	}
-	out := pkg.Outcome{Output: output, ExitStatus: result.Status, TimedOut: result.Result == resultTimeout}
 	if out.TimedOut {
 		out.Doing = doing
 	}
@@ -147,6 +150,30 @@ func (r *Runner) Run(ctx context.Context, cmd pkg.Command) (pkg.Outcome, error) 
 		out.Output = strings.TrimRight(output, "\n") + "\n" + result.String() + "\n"
 	}
 	return out, nil
+}
+
+// keepLeft finds what a script of a package started and left running without the
+// service manager, and keeps it from ending with the transaction. It returns the
+// command lines of what was kept.
+func (r *Runner) keepLeft(ctx context.Context) []string {
+	var pids []int
+	var commands []string
+	for _, p := range processes() {
+		if p.unit == unitName && p.command != "" {
+			pids, commands = append(pids, p.pid), append(commands, p.command)
+		}
+	}
+	if len(pids) == 0 {
+		return nil
+	}
+	bounded, cancel := context.WithTimeout(ctx, unitTimeout)
+	defer cancel()
+	scope := fmt.Sprintf("mesh-host-left-%d.scope", pids[0])
+	if err := r.client.Keep(bounded, scope, "Left running by a package transaction of the mesh host", pids); err != nil {
+		r.log.WarnContext(ctx, "what a package transaction left running ends with it", "commands", commands, "error", err)
+		return nil
+	}
+	return commands
 }
 
 func (r *Runner) collect(ctx context.Context) error {
