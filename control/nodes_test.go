@@ -361,3 +361,24 @@ func (r *parting) Read(p []byte) (int, error) {
 	r.text = r.text[n:]
 	return n, nil
 }
+
+func TestWhatAToolWroteIsToldOfOneNodeAndNotInTheListOfAll(t *testing.T) {
+	p := newPlane(t)
+	h := join(p, "web-1", nil)
+	p.declare(doc("web", "", file("/a", "1")))
+	h.receive()
+	h.say(mesh.FrameReport, mesh.Report{Generation: 1, State: mesh.GenerationFailed, Results: []mesh.Result{{Resource: "file:/a", Status: mesh.StatusFailed, Reason: mesh.ReasonIO, Detail: "why", Output: "a page of words", Generation: 1}}})
+
+	progress, err := p.Progress(t.Context(), "web", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for where, f := range map[string][]control.FailedView{"the list": h.row().Failed, "progress": progress.Failures} {
+		if len(f) != 1 || f[0].Detail != "why" || f[0].Output != "" {
+			t.Errorf("%s has %+v, want the reason and not the output", where, f)
+		}
+	}
+	if f := h.detail().Failed; len(f) != 1 || f[0].Output != "a page of words" {
+		t.Errorf("the node by itself has %+v, want the output too", f)
+	}
+}

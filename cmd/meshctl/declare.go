@@ -189,6 +189,7 @@ func (d deps) watch(ctx context.Context, client *api.Client, o declareOptions, w
 	}
 	var last []control.Progress
 	for {
+		began := d.now()
 		seen, err := look(ctx, client, written)
 		if err != nil {
 			return d.lookedInVain(ctx, o, err, last)
@@ -200,7 +201,7 @@ func (d deps) watch(ctx context.Context, client *api.Client, o declareOptions, w
 		if settled(seen) || (!o.follow && !d.now().Before(end)) {
 			break
 		}
-		pause := time.NewTimer(poll)
+		pause := time.NewTimer(pauseAfter(poll, d.now().Sub(began)))
 		select {
 		case <-ctx.Done():
 			pause.Stop()
@@ -231,6 +232,10 @@ func (d deps) lookedInVain(ctx context.Context, o declareOptions, err error, las
 	}
 	return mesh.Errorf(mesh.CodeUnavailable, "whether a node failed is not known, and --fail-on-failed asks for it")
 }
+
+// pauseAfter is how long to wait after a look that took so long: what takes the
+// control plane of a large mesh long is asked less often.
+func pauseAfter(poll, took time.Duration) time.Duration { return max(poll, 4*took) }
 
 func look(ctx context.Context, client *api.Client, written []control.Declared) ([]control.Progress, error) {
 	seen := make([]control.Progress, len(written))

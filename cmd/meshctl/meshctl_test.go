@@ -473,3 +473,12 @@ func TestVersionWorksWithoutAControlPlane(t *testing.T) {
 		t.Fatalf("standard error %q does not say that the control plane was not asked", got.stderr)
 	}
 }
+
+func TestWhoWatchesTakesAFifthOfAControlPlaneThatIsSlowToAnswer(t *testing.T) {
+	const poll = 250 * time.Millisecond
+	for _, c := range []struct{ took, want time.Duration }{{0, poll}, {time.Millisecond, poll}, {time.Second, 4 * time.Second}} {
+		if got := pauseAfter(poll, c.took); got != c.want {
+			t.Errorf("after a look of %s the next waits %s, want %s", c.took, got, c.want)
+		}
+	}
+}
