@@ -4,6 +4,7 @@ package lab_test
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -24,7 +25,34 @@ type world struct {
 	halfway map[string]string
 	// crash does not live.
 	crash map[string]string
+	// small is a program that mounts a small file system; not every host has one.
+	small string
 }
+
+const smallSource = `package main
+
+import (
+	"fmt"
+	"os"
+	"syscall"
+)
+
+func main() {
+	var err error
+	switch os.Args[1] {
+	case "mount":
+		err = syscall.Mount("small", os.Args[2], "tmpfs", 0, "mode=755,size="+os.Args[3])
+	case "bind":
+		err = syscall.Mount(os.Args[2], os.Args[3], "", syscall.MS_BIND, "")
+	case "free":
+		err = syscall.Unmount(os.Args[2], syscall.MNT_DETACH)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, os.Args, err)
+		os.Exit(1)
+	}
+}
+`
 
 const (
 	earlyVersion   = "0.2.1"
@@ -47,12 +75,17 @@ func newWorld(t *testing.T) world {
 	if err != nil || len(migrations) > 90 {
 		t.Fatalf("%d migrations, %v", len(migrations), err)
 	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(smallSource), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	goBuild(t, filepath.Join(dir, "small"), "build", filepath.Join(dir, "main.go"))
 	good := map[string]map[string]string{}
 	for _, version := range []string{fleet.Version, newVersion} {
 		good[version] = build{program: "mesh-host", version: version}.make(t)
 	}
 	return world{
-		good:    good,
+		good: good, small: filepath.Join(dir, "small"),
 		early:   build{program: "mesh-host", version: earlyVersion, overlay: map[string]string{"cmd/mesh-host/daemon.go": early}}.make(t),
 		halfway: build{program: "mesh-host", version: halfwayVersion, overlay: map[string]string{nextMigration("host/store", len(migrations)): halfMigration}}.make(t),
 		crash:   spoiled(t, crashVersion, "crash", nil, nil),
@@ -101,11 +134,11 @@ func (w world) tell(t *testing.T, h *lab.Host, there func(*testing.T, string, ma
 		return ""
 	})
 	cell(t, h, "the disk fills during the installation: nothing changes, and it is done when there is room", "M14", func(t *testing.T) string {
-		must(t, h, `set -e
-mkdir -p /mnt/full
-mount -t tmpfs -o size=$(( $(du -sk /usr/bin | cut -f 1) + 6000 ))k tmpfs /mnt/full
-cp -a /usr/bin/. /mnt/full/
-mount --bind /mnt/full /usr/bin`)
+		there(t, newVersion, w.good[newVersion])
+		if err := h.CopyIn(lab.TestContext(t), w.small, "/root/small"); err != nil {
+			t.Fatal(err)
+		}
+		must(t, h, "chmod 755 /root/small; mkdir -p /mnt/full; /root/small mount /mnt/full $(( $(du -sk /usr/bin | cut -f 1) + 6000 ))k; cp -a /usr/bin/. /mnt/full/; /root/small bind /mnt/full /usr/bin")
 		must(t, h, "mesh-host apply "+bundleOf(t, h, fleet.Version, w.good[fleet.Version])+" || true")
 		s := awaitStatus(t, h, 2*time.Minute, "the full disk to be reported", func(s daemon.Status) bool {
 			return s.Version == newVersion && s.Upgrade.Phase == "settled" && len(s.Results) == 1 && s.Results[0].Status == mesh.StatusFailed
@@ -113,19 +146,20 @@ mount --bind /mnt/full /usr/bin`)
 		if got := installed(t, h); s.Results[0].Reason != mesh.ReasonNoSpace || got != newVersion+"-1" {
 			t.Errorf("%s is installed, and the resource failed for %s: %s", got, s.Results[0].Reason, s.Results[0].Detail)
 		}
-		must(t, h, "umount -l /usr/bin; umount -l /mnt/full")
+		must(t, h, "/root/small free /usr/bin; /root/small free /mnt/full")
 		there(t, fleet.Version, w.good[fleet.Version])
 		there(t, newVersion, w.good[newVersion])
 		return ""
 	})
 	cell(t, h, "the migration of the store fails half way: put back before the host ends", "M14, M20", func(t *testing.T) string {
-		before := must(t, h, "mesh-host status -o json")
+		there(t, newVersion, w.good[newVersion])
 		must(t, h, "mesh-host apply "+bundleOf(t, h, halfwayVersion, w.halfway)+" || true")
 		s := awaitStatus(t, h, 3*time.Minute, "the version that lives to be back", func(s daemon.Status) bool {
 			return confirmed(newVersion)(s) && s.Upgrade.Last.To == halfwayVersion+"-1"
 		})
-		if last := s.Upgrade.Last; last.Ending != mesh.EndingPutBack && last.Ending != mesh.EndingRefused || !strings.Contains(last.Why, "nowhere") {
-			t.Errorf("it ended as %s: %s; before it was\n%s", last.Ending, last.Why, before)
+		said := must(t, h, "cat /var/lib/mesh-host/upgrade/check.log")
+		if last := s.Upgrade.Last; !strings.Contains(string(last.Ending)+" "+last.Why, string(mesh.EndingPutBack)) || !strings.Contains(said, "nowhere") {
+			t.Errorf("it ended as %s: %s; at its check it said %s", last.Ending, last.Why, said)
 		}
 		return ""
 	})
