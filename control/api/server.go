@@ -32,7 +32,9 @@ type Config struct {
 	// SpoolDir is where uploads stand until they are published; it exists and
 	// is on a disk. Empty: the system's directory for temporary files.
 	SpoolDir string
-	// MaxUpload bounds one publication. Zero: 8 GiB.
+	// MaxPackage bounds one file of a publication. Zero: 2 GiB.
+	MaxPackage int64
+	// MaxUpload bounds one publication. Zero: 8 GiB, or one package if that is larger.
 	MaxUpload int64
 	// MaxBlob bounds one blob. Zero: 1 GiB.
 	MaxBlob int64
@@ -49,8 +51,11 @@ type Server struct {
 
 // New makes a server. It opens and starts nothing.
 func New(cfg Config) *Server {
+	if cfg.MaxPackage == 0 {
+		cfg.MaxPackage = 2 << 30
+	}
 	if cfg.MaxUpload == 0 {
-		cfg.MaxUpload = 8 << 30
+		cfg.MaxUpload = max(8<<30, cfg.MaxPackage+1<<20)
 	}
 	if cfg.MaxBlob == 0 {
 		cfg.MaxBlob = 1 << 30
