@@ -132,7 +132,7 @@ func sumFile(path string) (int64, string, error) {
 	h := sha256.New()
 	// Without the wrapping the file would bring a buffer of its own.
 	br := buffered(struct{ io.Reader }{f})
-	defer buffers.Put(br)
+	defer release(br)
 	n, err := br.WriteTo(h)
 	if err != nil {
 		return 0, "", err

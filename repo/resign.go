@@ -95,7 +95,7 @@ func (r *Repo) rewrite(s *staged, from *os.File, old *record) error {
 	}
 	defer f.Close()
 	body := buffered(from)
-	defer buffers.Put(body)
+	defer release(body)
 	rec, name, err := r.fillRPM(f, body, old.Published)
 	if err != nil {
 		return err

@@ -146,10 +146,16 @@ func buffered(r io.Reader) *bufio.Reader {
 	return br
 }
 
+// release takes a reader back, without what it read from.
+func release(br *bufio.Reader) {
+	br.Reset(nil)
+	buffers.Put(br)
+}
+
 func (r *Repo) fill(ctx context.Context, s *staged, body io.Reader, how durability) error {
 	up := &upload{ctx: ctx, r: body, sum: sha256.New(), max: r.cfg.MaxPackage}
 	br := buffered(up)
-	defer buffers.Put(br)
+	defer release(br)
 	magic, err := br.Peek(8)
 	if err != nil && up.fail != nil {
 		return r.uploadError(s.given, up, err)

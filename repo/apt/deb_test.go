@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -135,6 +136,22 @@ func TestAnArchiveThatUnpacksBeyondALimitIsRefused(t *testing.T) {
 		if _, err := read(deb, l); err == nil || !strings.Contains(err.Error(), apt.ErrTooLarge.Error()) {
 			t.Errorf("%s: got %v, want ErrTooLarge", name, err)
 		}
+	}
+}
+
+func TestAFieldOfVeryManyLinesCostsWhatItsSizeCosts(t *testing.T) {
+	text := []byte(control + strings.Repeat(" a\n", 300_000))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+
+	p, err := apt.ParseControl(text)
+
+	runtime.ReadMemStats(&after)
+	if err != nil || strings.Count(p.Get("Description"), "\n") != 300_003 {
+		t.Fatalf("the description has %d lines more (error %v), want 300003", strings.Count(p.Get("Description"), "\n"), err)
+	}
+	if took := (after.TotalAlloc - before.TotalAlloc) >> 20; took > 64 {
+		t.Errorf("reading %d bytes took %d MiB of memory", len(text), took)
 	}
 }
 
