@@ -9,6 +9,7 @@ import (
 	"hash/fnv"
 	"io"
 	"slices"
+	"sync"
 
 	"github.com/klauspost/compress/gzip"
 )
@@ -51,6 +52,9 @@ type document struct {
 	write      func(b []byte, rec *record) []byte
 }
 
+// packers are compressors, of which each takes a megabyte.
+var packers = sync.Pool{New: func() any { return gzip.NewWriter(io.Discard) }}
+
 // makeIndex writes the index of records, taking from prev, which may be nil,
 // what is the same there.
 func (doc document) makeIndex(prev *index, records []*record) (*index, error) {
@@ -70,7 +74,11 @@ func (doc document) makeIndex(prev *index, records []*record) (*index, error) {
 		ix.plain += p.plain
 		packed.Write(p.packed)
 	}
-	pack := gzip.NewWriter(io.Discard)
+	pack := packers.Get().(*gzip.Writer)
+	defer func() {
+		pack.Reset(io.Discard)
+		packers.Put(pack)
+	}()
 	member := func(text []byte, records []*record) error {
 		var buf bytes.Buffer
 		pack.Reset(&buf)
