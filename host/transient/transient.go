@@ -404,8 +404,14 @@ func (u *Units) DaemonReload(ctx context.Context) error {
 	return u.client.DaemonReload(bounded)
 }
 
-// journal returns the last lines of a unit, or why they cannot be had.
+// journal returns the last lines of a unit, or why they cannot be had. What the
+// unit wrote a moment ago may still be on its way, so the journal is asked to
+// write down what it has.
 func journal(ctx context.Context, unit string) string {
+	moment, enough := context.WithTimeout(ctx, 5*time.Second)
+	defer enough()
+	// Without it there may be lines less; what there is, is read all the same.
+	_ = exec.CommandContext(moment, "journalctl", "--sync").Run()
 	bounded, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	out, err := exec.CommandContext(bounded, "journalctl", "--no-pager", "--quiet", "--lines", journalLines, "--unit", unit).Output()
