@@ -167,6 +167,7 @@ var verdicts = []verdict{
 	{mesh.ReasonNoSpace, []string{"No space left on device", "Disk Requirements", "At least ", "more space on the", "more space needed on the"}, "there is not enough space"},
 	{mesh.ReasonNoSpace, []string{"Curl error (23)"}, "what was fetched could not be written, as happens when there is no room"},
 	{mesh.ReasonRepository, []string{"Failed to download metadata", "Cannot download repomd.xml", "Error downloading packages", "Failed to download packages", "Cannot prepare internal mirrorlist", "Status code: "}, "a repository could not be reached"},
+	{mesh.ReasonSignature, []string{"Curl error (37)", "Failed to retrieve GPG key", "cannot open file: (2)"}, "the key that it would be checked with is not to be had"},
 }
 
 var lockMarks = []string{"Failed to obtain the transaction lock", "Failed to obtain rpm transaction lock", "can't create transaction lock", "Failed to acquire lock", "Failed to obtain the lock", "already locked by", "lock was obtained by another"}
