@@ -2,6 +2,7 @@ package mesh
 
 import (
 	"fmt"
+	"path"
 	"slices"
 	"strconv"
 )
@@ -114,5 +115,20 @@ func (d Document) Validate() Problems {
 			ps.Add(fmt.Sprintf("resources[%d].template", i), "only the content of a regular file can be a template")
 		}
 	}
+	for i, r := range d.Resources {
+		if r.When != "" || r.Kind != KindFile || r.Absent() {
+			continue
+		}
+		for dir := path.Dir(r.Name); dir != "/" && dir != "."; dir = path.Dir(dir) {
+			if j, declared := always[NewResourceID(KindFile, dir)]; declared && !d.Resources[j].mayHold() {
+				ps.Add(fmt.Sprintf("resources[%d].file", i), fmt.Sprintf("%s cannot be there, because %s, as resources[%d] declares it, holds nothing", r.Name, dir, j))
+			}
+		}
+	}
 	return ps
+}
+
+// mayHold reports whether a file can have others below it.
+func (r DocumentResource) mayHold() bool {
+	return r.File != nil && !r.File.Absent && (r.File.Type == FileDirectory || r.File.Type == FileSymlink)
 }

@@ -123,6 +123,34 @@ func TestADeclarationWithFaultsNamesEachAtItsPath(t *testing.T) {
 	}
 }
 
+// Shows: M8
+func TestOnlyAnExactVersionAndTheNameOfOnePackageAreTaken(t *testing.T) {
+	valid := func(name, version string) bool {
+		d := mesh.Declaration{Generation: 1, Resources: []mesh.Resource{{Kind: mesh.KindPackage, Name: name, Package: &mesh.PackageSpec{Version: version}}}}
+		return d.Validate() == nil
+	}
+	for _, version := range []string{"", "1", "1.0-1", "1:2.9.8.2-1", "0:1.0", "1.0~rc1-1+deb12u1", "1.0^git20260101-1.el9", "B.02.18-16.el8", "20260101", "2:1.0+really0.9-1", "1.18.0-6ubuntu14.4", "r12-1"} {
+		if !valid("fx", version) {
+			t.Errorf("version %q is refused", version)
+		}
+	}
+	for _, version := range []string{"latest", "present", "installed", "absent", "held", "newest", "any", "*", "1.*", ">=1.0", "= 1.0", "1.0 ", "1.0,1.1", "a:1.0", "1:", ":1", "-1", "1.0;id", "~1", "$(id)", "1/2", "1.0\n", "ü1"} {
+		if valid("fx", version) {
+			t.Errorf("version %q is taken", version)
+		}
+	}
+	for _, name := range []string{"fx", "g++", "libstdc++6", "python3.11", "0ad", "ImageMagick", "java-1.8.0-openjdk", "libc6:i386", "fx:x86_64", "fx:all", "fx:noarch", "R", "perl-Net_SSLeay"} {
+		if !valid(name, "") {
+			t.Errorf("name %q is refused", name)
+		}
+	}
+	for _, name := range []string{"", "fx:any", "fx:native", "fx:", ":amd64", "fx=1", "fx>1", "fx/stable", "fx^", "fx*", "fx?", "[f]x", "@group", "-fx", "--purge", "+fx", "/tmp/fx.deb", "./fx", "http://x/fx.rpm", "fx fy", "fx,fy", "fx\n", "perl(Foo)", "fx:i386:amd64", "fx;id", "~nfx", "?name(fx)", "fx|fy", "%fx", "ﬁx"} {
+		if valid(name, "") {
+			t.Errorf("name %q is taken", name)
+		}
+	}
+}
+
 func TestDigestsTellWhatIsWantedAndNotHowItTravels(t *testing.T) {
 	inline := mesh.FileSpec{Type: mesh.FileRegular, Mode: "0644"}
 	inline.SetContent([]byte("hello"))

@@ -29,7 +29,7 @@ const (
 	ReasonModule Reason = "module-not-enabled"
 	// ReasonArchitecture: this machine takes no packages of that architecture.
 	ReasonArchitecture Reason = "unknown-architecture"
-	// ReasonTwice: the same package is declared under two names.
+	// ReasonTwice: the same package, or the same place, is declared under two names.
 	ReasonTwice Reason = "declared-twice"
 	// ReasonRepository: a repository could not be reached or verified.
 	ReasonRepository Reason = "repository-unreachable"
@@ -50,6 +50,9 @@ const (
 	ReasonHeld Reason = "held"
 	// ReasonWouldRemove: the transaction would remove what was not asked for.
 	ReasonWouldRemove Reason = "would-remove-others"
+	// ReasonHarm: the transaction removed or lowered what nobody asked it to, and
+	// its plan did not say so.
+	ReasonHarm Reason = "harmed-others"
 	// ReasonFileConflict: another package owns one of its files.
 	ReasonFileConflict Reason = "file-conflict"
 	// ReasonProtected: the system, or this host, cannot do without it.
@@ -65,15 +68,17 @@ const (
 	// ReasonSymlink: the path itself is a symbolic link.
 	ReasonSymlink Reason = "target-is-symlink"
 	// ReasonSymlinkInPath: a directory on the way is a link that an
-	// unprivileged user could have placed.
+	// unprivileged user could have placed, or that leads in a circle.
 	ReasonSymlinkInPath Reason = "symlink-in-path"
-	// ReasonWrongType: something of another type stands at the path.
+	// ReasonWrongType: something of another type, which is not the mesh's own,
+	// stands at the path.
 	ReasonWrongType Reason = "wrong-type"
 	// ReasonMountPoint: a file system or file is mounted at the path itself.
 	ReasonMountPoint Reason = "target-is-mountpoint"
 	// ReasonParent: the directory that should hold the file is not there.
 	ReasonParent Reason = "parent-missing"
-	// ReasonNotEmpty: the directory holds what the mesh did not make.
+	// ReasonNotEmpty: the directory holds what the mesh did not make, or what is
+	// still declared.
 	ReasonNotEmpty Reason = "directory-not-empty"
 	// ReasonAccount: the user or group does not exist on this machine.
 	ReasonAccount Reason = "unknown-account"
@@ -95,7 +100,8 @@ const (
 	ReasonModified Reason = "modified-since"
 	// ReasonSomebodyElse: something that the mesh did not make stands there.
 	ReasonSomebodyElse Reason = "not-ours"
-	// ReasonUnit: a unit did not come back after a reload or restart.
+	// ReasonUnit: a unit did not come back after a reload or restart, or cannot
+	// be reloaded or started.
 	ReasonUnit Reason = "unit-failed"
 	// ReasonUndo: what was there before could not be put back.
 	ReasonUndo Reason = "undo-missing"
@@ -106,6 +112,9 @@ const (
 	// ReasonPutBack: the new version of the host cannot run here, and the one
 	// that runs was put back.
 	ReasonPutBack Reason = "put-back"
+	// ReasonNotJudged: the new version of the host is installed, and whether it
+	// can run here could not be looked at yet.
+	ReasonNotJudged Reason = "not-judged"
 	// ReasonRefused: this version of the host was undone here, and no write has
 	// named it since.
 	ReasonRefused Reason = "version-refused"

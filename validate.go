@@ -15,10 +15,10 @@ var (
 	nodeName        = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
 	packageName     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9+._-]{0,127}(:[a-z][a-z0-9_-]{0,31})?$`)
 	packageVersion  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.+~^:_-]{0,127}$`)
-	account         = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_.-]{0,31}\$?|[0-9]{1,10})$`)
+	account         = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.@\\+-]{0,254}\$?$`)
 	fileMode        = regexp.MustCompile(`^[0-7]{3,4}$`)
 	hexDigest       = regexp.MustCompile(`^[0-9a-f]{64}$`)
-	unitName        = regexp.MustCompile(`^[A-Za-z0-9:_.@\\-]{1,240}\.(service|socket|timer|path|target|mount)$`)
+	unitName        = regexp.MustCompile(`^[A-Za-z0-9:_.@\\-]{1,240}\.(service|socket|timer|path|target|mount|automount|swap|slice)$`)
 )
 
 // ValidNodeName reports whether name can name a node: lower-case letters,
@@ -82,11 +82,20 @@ func validateResource(ps *Problems, at string, r Resource) {
 
 func validateUnits(ps *Problems, at string, units []string) {
 	for i, u := range units {
-		if !unitName.MatchString(u) {
-			ps.Add(fmt.Sprintf("%s[%d]", at, i), fmt.Sprintf("%q is not the full name of a unit, as in nginx.service", u))
+		where := fmt.Sprintf("%s[%d]", at, i)
+		switch {
+		case !unitName.MatchString(u):
+			ps.Add(where, fmt.Sprintf("%q is not the full name of a unit, as in nginx.service", u))
+		case strings.Contains(u, "@."):
+			ps.Add(where, fmt.Sprintf("%q is the template of units; name one that is made of it, as in getty@tty1.service", u))
+		case u == hostUnit:
+			ps.Add(where, fmt.Sprintf("%s is the host itself, which does not restart in the middle of its work; it restarts when its package is upgraded", u))
 		}
 	}
 }
+
+// hostUnit is the unit of the host.
+const hostUnit = "mesh-host.service"
 
 func validatePath(ps *Problems, at, p string) {
 	switch {
@@ -171,13 +180,14 @@ func validateFile(ps *Problems, at string, f FileSpec) {
 	}
 }
 
-// validAccount reports whether text can be the name or number of an account. The
-// greatest number means "nobody in particular" to the kernel.
+// validAccount reports whether text can be the name or number of an account. Only
+// digits are a number; the greatest one means "nobody in particular" to the
+// kernel. Names of directories have backslashes and @ in them.
 func validAccount(text string) bool {
 	if !account.MatchString(text) {
 		return false
 	}
-	if text[0] < '0' || text[0] > '9' {
+	if strings.Trim(text, "0123456789") != "" {
 		return true
 	}
 	n, err := strconv.ParseUint(text, 10, 32)
@@ -188,10 +198,23 @@ func validatePackage(ps *Problems, at, name string, p PackageSpec) {
 	if !packageName.MatchString(name) {
 		ps.Add(at+".package", fmt.Sprintf("%q cannot be the name of a package", name))
 	}
+	if _, arch, named := strings.Cut(name, ":"); named && (arch == "any" || arch == "native") {
+		ps.Add(at+".package", fmt.Sprintf("no package has the architecture %q; leave it out for that of the machine", arch))
+	}
 	if p.Absent && p.Version != "" {
 		ps.Add(at+".version", "a package that is to be absent has no version")
 	}
-	if p.Version != "" && !packageVersion.MatchString(p.Version) {
-		ps.Add(at+".version", fmt.Sprintf("%q cannot be the exact version of a package; ranges and patterns are not taken", p.Version))
+	if p.Version != "" && !validVersion(p.Version) {
+		ps.Add(at+".version", fmt.Sprintf("%q cannot be the exact version of a package; ranges, patterns and words are not taken, and no version means any", p.Version))
 	}
+}
+
+// validVersion reports whether text can be an exact version. What stands before
+// a colon is a number, and "latest" is none.
+func validVersion(text string) bool {
+	epoch, rest, named := strings.Cut(text, ":")
+	if named && (strings.Trim(epoch, "0123456789") != "" || rest == "") {
+		return false
+	}
+	return packageVersion.MatchString(text) && strings.ContainsAny(text, "0123456789")
 }

@@ -137,10 +137,14 @@ type Hello struct {
 	MachineIDHash string `json:"machine_id_hash"`
 	// StoreID is random, made with the host's store: a new one means that the
 	// store was lost. Sequence numbers belong to it.
-	StoreID string     `json:"store_id"`
-	Held    Generation `json:"held"`
-	Applied Generation `json:"applied"`
-	Ledger  string     `json:"ledger"`
+	StoreID string `json:"store_id"`
+	// Sequence is the greatest number that this store has given to a message. A
+	// store that was put back to an earlier moment numbers from there again. Zero:
+	// it has given none, or the host does not say.
+	Sequence uint64     `json:"sequence,omitempty"`
+	Held     Generation `json:"held"`
+	Applied  Generation `json:"applied"`
+	Ledger   string     `json:"ledger"`
 	// OwnedDigest is the digest of what the host owns. See OwnedDigest.
 	OwnedDigest     string `json:"owned"`
 	ProfileDigest   string `json:"profile"`

@@ -129,8 +129,9 @@ type node struct {
 	// boots holds boot ids that were seen and then superseded by another.
 	boots []string
 	boot  string
-	// told is the last refusal of a link that an event was raised for.
-	told string
+	// told is the last refusal of a link that an event was raised for, and
+	// dropped the last message that could not be taken.
+	told, dropped string
 }
 
 // live is a link that is open.
@@ -142,8 +143,6 @@ type live struct {
 	// it too; until then the host may lack its recovery copy.
 	storeID string
 	settled bool
-	// sent is the newest generation handed out on this link.
-	sent mesh.Generation
 }
 
 // New reads the store and makes a Control. Every node is disconnected.

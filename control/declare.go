@@ -28,6 +28,18 @@ const refusalsShown = 10
 // document has faults, when a blob that it names is missing, or when it
 // contradicts another declaration on a node.
 func (c *Control) Declare(ctx context.Context, caller Caller, doc mesh.Document) (Declared, error) {
+	return c.declare(ctx, caller, doc, occasionWritten)
+}
+
+// DeclareAnew is Declare of what may be the same as before: it is a revision and
+// a generation for every node that it selects all the same. What a node does
+// not try again by itself, such as a version of the host that was undone there,
+// it tries for a new revision.
+func (c *Control) DeclareAnew(ctx context.Context, caller Caller, doc mesh.Document) (Declared, error) {
+	return c.declare(ctx, caller, doc, occasionAnew)
+}
+
+func (c *Control) declare(ctx context.Context, caller Caller, doc mesh.Document, why occasion) (Declared, error) {
 	if err := caller.MayDeclare(doc.Declaration); err != nil {
 		return Declared{}, err
 	}
@@ -45,12 +57,12 @@ func (c *Control) Declare(ctx context.Context, caller Caller, doc mesh.Document)
 	c.mu.Lock()
 	newest, exists := c.revisions[doc.Declaration]
 	c.mu.Unlock()
-	if exists && !newest.Removed && newest.Digest == revision.Digest {
+	if why != occasionAnew && exists && !newest.Removed && newest.Digest == revision.Digest {
 		return Declared{Declaration: newest.Name, Revision: newest.Revision}, nil
 	}
 	revision.Revision = newest.Revision + 1
 	source.Number(revision.Revision)
-	return c.write(ctx, caller, revision, source)
+	return c.write(ctx, caller, revision, source, why)
 }
 
 // RemoveDeclaration writes the removal of a declaration. What it declared is
@@ -69,7 +81,7 @@ func (c *Control) RemoveDeclaration(ctx context.Context, caller Caller, name str
 	if !exists || newest.Removed {
 		return Declared{}, noDeclaration(name)
 	}
-	return c.write(ctx, caller, Revision{Name: name, Revision: newest.Revision + 1, Removed: true}, nil)
+	return c.write(ctx, caller, Revision{Name: name, Revision: newest.Revision + 1, Removed: true}, nil, occasionWritten)
 }
 
 func noDeclaration(name string) error {
@@ -160,7 +172,7 @@ func (c *Control) missing(ctx context.Context, doc mesh.Document) (mesh.Problems
 
 // write stores a revision with the generations that it causes. A nil source
 // removes the declaration. The caller has the gate.
-func (c *Control) write(ctx context.Context, caller Caller, revision Revision, source *assign.Source) (Declared, error) {
+func (c *Control) write(ctx context.Context, caller Caller, revision Revision, source *assign.Source, why occasion) (Declared, error) {
 	if err := caller.MayDeclare(revision.Name); err != nil {
 		return Declared{}, err
 	}
@@ -169,7 +181,7 @@ func (c *Control) write(ctx context.Context, caller Caller, revision Revision, s
 	if source != nil {
 		set = before.With(source)
 	}
-	records, faults, err := c.consequences(ctx, revision.Name, before, set)
+	records, faults, err := c.consequences(ctx, revision.Name, before, set, why)
 	if err != nil {
 		return Declared{}, err
 	}
@@ -207,7 +219,7 @@ func (c *Control) write(ctx context.Context, caller Caller, revision Revision, s
 // consequences decides what each node gets that the declaration selects, or
 // selected before. It refuses when the new set contradicts itself on a node
 // because of this declaration; the faults of others are returned by node.
-func (c *Control) consequences(ctx context.Context, name string, before, after *assign.Set) ([]*GenerationRecord, map[string][]assign.Fault, error) {
+func (c *Control) consequences(ctx context.Context, name string, before, after *assign.Set, why occasion) ([]*GenerationRecord, map[string][]assign.Fault, error) {
 	c.mu.Lock()
 	var affected []node
 	for _, n := range c.nodes {
@@ -224,8 +236,10 @@ func (c *Control) consequences(ctx context.Context, name string, before, after *
 	}
 	slices.SortFunc(affected, func(a, b node) int { return strings.Compare(a.Name, b.Name) })
 	names := make([]string, len(affected))
-	for i, n := range affected {
-		names[i] = n.Name
+	byName := make(map[string]*node, len(affected))
+	for i := range affected {
+		names[i] = affected[i].Name
+		byName[names[i]] = &affected[i]
 	}
 	owned, err := c.store.OwnedIDs(ctx, names)
 	if err != nil {
@@ -233,27 +247,26 @@ func (c *Control) consequences(ctx context.Context, name string, before, after *
 	}
 	var records []*GenerationRecord
 	faults := make(map[string][]assign.Fault, len(affected))
-	var ps mesh.Problems
+	against := refusals{name: name, source: after.Get(name)}
 	now := c.now()
-	for _, n := range affected {
-		record, found := next(n, after, owned[n.Name], occasionWritten, now)
-		faults[n.Name] = found
-		for _, f := range found {
-			if after.Get(name) != nil && (len(f.Declarations) == 0 || slices.Contains(f.Declarations, name)) {
-				ps.Add("", refusal(n.Name, f))
-			}
+	for i := range affected {
+		n := &affected[i]
+		here := occasionWritten
+		if concerns(after.Get(name), *n) {
+			here = why
 		}
+		record, found := next(*n, after, owned[n.Name], here, now)
+		faults[n.Name] = found
+		against.add(*n, found)
 		if record != nil {
 			records = append(records, record)
 		}
 	}
-	if len(ps) > 0 {
-		if more := len(ps) - refusalsShown; more > 0 {
-			ps = append(ps[:refusalsShown:refusalsShown], mesh.Problem{Message: fmt.Sprintf("and %d more of this kind", more)})
-		}
-		return nil, nil, &mesh.Error{Code: mesh.CodeConflict, Message: fmt.Sprintf("declaration %s is refused and nothing was written", name), Details: ps}
+	if err := against.err(mesh.CodeConflict); err != nil {
+		return nil, nil, err
 	}
 	stager := c.newStager()
+	fitting := records[:0]
 	for _, r := range records {
 		if r.Resources, err = stager.stage(ctx, r.Resources); err != nil {
 			return nil, nil, err
@@ -262,11 +275,45 @@ func (c *Control) consequences(ctx context.Context, name string, before, after *
 		if err != nil {
 			return nil, nil, err
 		}
-		if fault != nil {
-			return nil, nil, &mesh.Error{Code: mesh.CodeInvalid, Message: fmt.Sprintf("declaration %s is refused and nothing was written", name), Details: mesh.Problems{{Message: refusal(r.Node, *fault)}}}
+		if fault == nil {
+			fitting = append(fitting, r)
+			continue
+		}
+		faults[r.Node] = []assign.Fault{*fault}
+		against.add(*byName[r.Node], faults[r.Node])
+	}
+	return fitting, faults, against.err(mesh.CodeInvalid)
+}
+
+// refusals gathers why a write of a declaration is refused.
+type refusals struct {
+	name string
+	// source is what is to be written. Nil: the declaration is removed, which
+	// cannot contradict anything.
+	source *assign.Source
+	ps     mesh.Problems
+}
+
+// add takes those faults of a node that are there because of this declaration.
+// What others do to a node that it does not select keeps nobody from writing.
+func (r *refusals) add(n node, faults []assign.Fault) {
+	for _, f := range faults {
+		ours := slices.Contains(f.Declarations, r.name) || len(f.Declarations) == 0 && concerns(r.source, n)
+		if r.source != nil && ours {
+			r.ps.Add("", refusal(n.Name, f))
 		}
 	}
-	return records, faults, nil
+}
+
+// err is nil when nothing was gathered.
+func (r *refusals) err(code mesh.Code) error {
+	if len(r.ps) == 0 {
+		return nil
+	}
+	if more := len(r.ps) - refusalsShown; more > 0 {
+		r.ps = append(r.ps[:refusalsShown:refusalsShown], mesh.Problem{Message: fmt.Sprintf("and %d more of this kind", more)})
+	}
+	return &mesh.Error{Code: code, Message: fmt.Sprintf("declaration %s is refused and nothing was written", r.name), Details: r.ps}
 }
 
 func concerns(s *assign.Source, n node) bool {
@@ -351,8 +398,9 @@ func (c *Control) PutBlob(ctx context.Context, caller Caller, sha256 string, r i
 	if err != nil {
 		return fmt.Errorf("store blob %s: %w", sha256, err)
 	}
+	// It is there, whether or not anybody still waits for the answer.
 	entry := caller.entry(c.now(), "content uploaded", fmt.Sprintf("%d bytes", counted.read))
-	return wrap(c.store.RecordAudit(ctx, entry), "store audit entry")
+	return wrap(c.store.RecordAudit(context.WithoutCancel(ctx), entry), "store audit entry")
 }
 
 // counter counts what is read through it.
@@ -415,10 +463,11 @@ func (c *Control) IssueToken(ctx context.Context, caller Caller, req TokenReques
 	return TokenIssued{Token: token.String(), Expires: record.Expires, RepositoryURL: c.repositoryURL, Reading: reading}, nil
 }
 
-// RecordRepository notes a change of the package repository.
+// RecordRepository notes a change of the package repository. It was made, so it
+// is noted also when ctx has ended.
 func (c *Control) RecordRepository(ctx context.Context, caller Caller, what, detail string) error {
 	entry := caller.entry(c.now(), what, bounded(detail, detailLimit))
-	return wrap(c.store.RecordAudit(ctx, entry), "store audit entry")
+	return wrap(c.store.RecordAudit(context.WithoutCancel(ctx), entry), "store audit entry")
 }
 
 // Audit returns the newest writes first.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -244,4 +245,78 @@ func TestEveryRevisionCanBeReadAndEveryWriteIsInTheAuditLog(t *testing.T) {
 	if got := strings.Join(what, ", "); got != "packages published, token issued, declaration removed, declaration written, declaration written" {
 		t.Errorf("the audit log says: %s", got)
 	}
+}
+
+func TestWhatOthersDeclareForANodeKeepsNobodyFromWriting(t *testing.T) {
+	tall := func(prefix string, n int) []mesh.DocumentResource {
+		var all []mesh.DocumentResource
+		for i := range n {
+			all = append(all, file(fmt.Sprintf("/%s-%d", prefix, i), ""))
+		}
+		return all
+	}
+	wide := func(prefix string) []mesh.DocumentResource {
+		var all []mesh.DocumentResource
+		for i := range 1600 {
+			all = append(all, file(fmt.Sprintf("/%s-%d%s", prefix, i, strings.Repeat("/"+strings.Repeat("x", 250), 15)), ""))
+		}
+		return all
+	}
+	for name, parts := range map[string][2][]mesh.DocumentResource{
+		"more resources than one node can have":        {tall("a", 6000), tall("b", 6000)},
+		"more bytes than one node can be sent at once": {wide("a"), wide("b")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlane(t)
+			p.declare(doc("a", `labels.a == "yes"`, parts[0]...))
+			p.declare(doc("b", `labels.b == "yes"`, parts[1]...))
+			both := join(p, "both-1", map[string]string{"a": "yes", "b": "yes"})
+			other := join(p, "other-1", nil)
+			if failed := both.row().Failed; len(failed) != 1 {
+				t.Fatalf("the node of both has failed lines %+v, want one that says what is too much", failed)
+			}
+
+			p.declare(doc("motd", `name == "other-1"`, file("/etc/motd", "hello")))
+
+			wantPending(t, other, "g1 [file:/etc/motd] released []")
+			wantPending(t, both, "nothing")
+			p.restart()
+			if failed := both.row().Failed; len(failed) != 1 {
+				t.Errorf("after a restart the node of both has failed lines %+v", failed)
+			}
+			_, err := p.Declare(context.Background(), root, doc("motd", "", file("/etc/motd", "hello")))
+			if err == nil || !strings.Contains(err.Error(), "both-1") {
+				t.Errorf("a declaration that adds to what is too much for both-1 gave %v", err)
+			}
+		})
+	}
+}
+
+// Shows: M21
+func TestWhatIsWrittenAnewIsARevisionAndAGenerationForItsNodesThoughItIsTheSame(t *testing.T) {
+	p := newPlane(t)
+	web, db := join(p, "web-1", map[string]string{"role": "web"}), join(p, "db-1", map[string]string{"role": "db"})
+	same := doc("web", `labels.role == "web"`, file("/etc/web", "one"))
+	p.declare(same)
+	p.declare(doc("base", "", file("/etc/base", "one")))
+	web.apply()
+	db.apply()
+
+	got, err := p.DeclareAnew(t.Context(), root, same)
+
+	if err != nil || got != (control.Declared{Declaration: "web", Revision: 2, Changed: true, Nodes: 1}) {
+		t.Errorf("writing the same anew answers %+v, %v", got, err)
+	}
+	d := web.pending()
+	if got, want := ids(d), "g3 [file:/etc/base file:/etc/web] released []"; got != want {
+		t.Fatalf("web-1 gets %s, want %s", got, want)
+	}
+	for _, r := range d.Resources {
+		if want := map[string]int64{"web": 2, "base": 1}[r.From]; r.Revision != want {
+			t.Errorf("%s is of revision %d of %s, want %d", r.ID(), r.Revision, r.From, want)
+		}
+	}
+	wantPending(t, db, "nothing")
+	_, err = p.DeclareAnew(t.Context(), control.Caller{Name: "anna", Role: control.RoleReader}, same)
+	wantCode(t, "a reader's write", err, mesh.CodeDenied)
 }

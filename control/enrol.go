@@ -30,6 +30,8 @@ const (
 	EventLabels        mesh.EventKind = "labels-changed"
 	EventEligible      mesh.EventKind = "eligible"
 	EventIneligible    mesh.EventKind = "ineligible"
+	EventPutBack       mesh.EventKind = "store-put-back"
+	EventDropped       mesh.EventKind = "message-dropped"
 )
 
 // BootstrapDeclaration is the name under which the declaration of the first
@@ -117,6 +119,12 @@ func (c *Control) Enrol(ctx context.Context, key, secretHash, remote string, e m
 func checkEnrol(e mesh.Enrol) error {
 	if len(e.Owned) > resultsLimit {
 		return mesh.Errorf(mesh.CodeInvalid, "a recovery copy has at most %d entries", resultsLimit)
+	}
+	if err := checkOwned(e.Owned); err != nil {
+		return err
+	}
+	if err := counted(uint64(e.Held)); err != nil {
+		return err
 	}
 	if err := checkSize("profile", e.Profile, profileLimit); err != nil {
 		return err
@@ -207,9 +215,7 @@ func (c *Control) enrolment(ctx context.Context, token TokenRecord, key, remote 
 	}
 	ids := owned[name]
 	for _, o := range e.Owned {
-		if !slices.Contains(ids, o.Resource) {
-			ids = append(ids, o.Resource)
-		}
+		ids = append(ids, o.Resource)
 	}
 	why := occasionLearned
 	if n.Declared > 0 && e.Held >= n.Declared {
@@ -293,7 +299,7 @@ func (c *Control) takeBundle(ctx context.Context, tx *EnrolTx, e mesh.Enrol, now
 // enrolled notes an enrolment that is stored, and ends the former link.
 func (c *Control) enrolled(ctx context.Context, tx EnrolTx, faults []assign.Fault, source *assign.Source) {
 	n := &node{NodeRecord: tx.Node, key: tx.Key, faults: faults, contact: tx.At, stored: tx.At}
-	n.facts = c.factsOf(ctx, n)
+	n.facts = c.factsOf(context.WithoutCancel(ctx), n)
 	c.mu.Lock()
 	var former Waker
 	if old := c.nodes[n.Name]; old != nil && old.live != nil {

@@ -335,3 +335,23 @@ func TestARequestForATokenIsCheckedWhole(t *testing.T) {
 	})
 	wantCode(t, "a wrong request", err, mesh.CodeInvalid, "name:", "ttl:", `"1x"`, `"role"`, "addresses[0]")
 }
+
+// Shows: M28
+func TestWhatBothTheFormerMachineAndTheNewOneOwnIsReleasedOnce(t *testing.T) {
+	p := newPlane(t)
+	h := join(p, "web-1", nil)
+	p.declare(doc("web", "", file("/etc/a", "a"), file("/etc/b", "b")))
+	h.apply()
+	p.declare(doc("web", "", file("/etc/c", "c")))
+	next := machine(p, "web-1-new")
+	next.e.Held = 5
+	next.e.Owned = []mesh.Owned{{Resource: "file:/etc/b", Made: mesh.MadeCreated}, {Resource: "file:/etc/a", Made: mesh.MadeCreated}}
+	if _, err := next.enrol(control.TokenRequest{Replaces: "web-1"}); err != nil {
+		t.Fatal(err)
+	}
+
+	next.held = 5
+	next.connect()
+
+	wantPending(t, next, "g6 [file:/etc/c] released [file:/etc/a file:/etc/b]")
+}

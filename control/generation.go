@@ -34,6 +34,9 @@ type occasion string
 const (
 	// occasionWritten: an operator wrote a declaration that concerns the node.
 	occasionWritten occasion = "written"
+	// occasionAnew: an operator wrote it so that nodes see to it once more, whether
+	// or not something changed.
+	occasionAnew occasion = "anew"
 	// occasionLearned: something else is known of the node.
 	occasionLearned occasion = "learned"
 	// occasionEnrolled: the node holds what another life of it left.
@@ -76,7 +79,7 @@ func next(n node, set *assign.Set, owned []mesh.ResourceID, why occasion, at tim
 		if compiled.Selected == 0 || len(compiled.Resources)+len(released) == 0 {
 			return nil, nil
 		}
-	case n.Ahead || why == occasionEnrolled:
+	case n.Ahead || why == occasionEnrolled || why == occasionAnew:
 	case compiled.Digest == n.Digest && contains(n.Released, released):
 		return nil, nil
 	}
@@ -90,9 +93,9 @@ func next(n node, set *assign.Set, owned []mesh.ResourceID, why occasion, at tim
 	}, nil
 }
 
-// release lists what is owned and not declared, as far as it fits into one
-// declaration. The host removes that, reports the rest as kept, and the rest is
-// released by the next generation.
+// release lists what is owned and not declared, in order and each once, as far
+// as it fits into one declaration. The host removes that, reports the rest as
+// kept, and the rest is released by the next generation.
 func release(owned []mesh.ResourceID, declared func(mesh.ResourceID) bool) []mesh.ResourceID {
 	var released []mesh.ResourceID
 	for _, id := range owned {
@@ -101,6 +104,7 @@ func release(owned []mesh.ResourceID, declared func(mesh.ResourceID) bool) []mes
 		}
 	}
 	slices.Sort(released)
+	released = slices.Compact(released)
 	size := 0
 	for i, id := range released {
 		// In JSON a byte may take six.
@@ -124,9 +128,11 @@ func final(n node, owned []mesh.ResourceID, why occasion, at time.Time) *Generat
 	}
 }
 
+// contains reports whether all, which is in order, holds each of some. Both may
+// be long, and a node can choose one of them.
 func contains(all, some []mesh.ResourceID) bool {
 	for _, id := range some {
-		if !slices.Contains(all, id) {
+		if _, there := slices.BinarySearch(all, id); !there {
 			return false
 		}
 	}

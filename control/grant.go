@@ -172,12 +172,23 @@ func (c *Control) catchUp(ctx context.Context) error {
 	var changed []GenerationRecord
 	stager, now := c.newStager(), c.now()
 	for _, name := range names {
-		record, _ := next(*c.nodes[name], c.set, owned[name], occasionLearned, now)
+		record, found := next(*c.nodes[name], c.set, owned[name], occasionLearned, now)
+		if len(found) > 0 {
+			c.nodes[name].faults = found
+		}
 		if record == nil {
 			continue
 		}
 		if record.Resources, err = stager.stage(ctx, record.Resources); err != nil {
 			return err
+		}
+		fault, err := stager.fits(record.Resources)
+		if err != nil {
+			return err
+		}
+		if fault != nil {
+			c.nodes[name].faults = []assign.Fault{*fault}
+			continue
 		}
 		changed = append(changed, *record)
 	}

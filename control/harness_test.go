@@ -200,7 +200,7 @@ func (l *link) wakes() int {
 func (h *host) hello() mesh.Hello {
 	return mesh.Hello{
 		ProtocolMin: 1, ProtocolMax: 1, Node: h.name, HostVersion: "1.0", BootID: h.boot, MachineIDHash: h.e.Profile.MachineIDHash,
-		StoreID: h.store, Held: h.held, Ledger: mesh.LedgerDigest(nil), OwnedDigest: mesh.OwnedDigest(h.owned),
+		StoreID: h.store, Sequence: h.seq, Held: h.held, Ledger: mesh.LedgerDigest(nil), OwnedDigest: mesh.OwnedDigest(h.owned),
 		ProfileDigest: h.e.Profile.Digest(), InventoryDigest: h.e.Inventory.Digest(),
 	}
 }

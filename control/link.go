@@ -56,6 +56,9 @@ func (c *Control) Connect(ctx context.Context, name string, hello mesh.Hello, w 
 	if hello.StoreID == "" || max(len(hello.StoreID), len(hello.BootID), len(hello.MachineIDHash)) > nameLimit {
 		return mesh.Welcome{}, nil, mesh.Errorf(mesh.CodeInvalid, "a hello names the host's store, and no name in it has more than %d bytes", nameLimit)
 	}
+	if err := counted(uint64(hello.Held), uint64(hello.Applied), hello.Sequence); err != nil {
+		return mesh.Welcome{}, nil, err
+	}
 	former, detail, refusal := c.attach(name, hello, w)
 	if former != nil && refusal == nil {
 		former.Close("replaced: the same machine has opened another link")
@@ -127,6 +130,10 @@ func (c *Control) attach(name string, hello mesh.Hello, w Waker) (former Waker, 
 
 // greet compares what the host says with what is stored, and stores what is new.
 func (c *Control) greet(ctx context.Context, name string, hello mesh.Hello, w Waker) (mesh.Welcome, *mesh.Recover, error) {
+	back, err := c.takeBack(ctx, name, hello)
+	if err != nil {
+		return mesh.Welcome{}, nil, err
+	}
 	owned, copyDigest, err := c.recoveryCopy(ctx, name, hello.StoreID)
 	if err != nil {
 		return mesh.Welcome{}, nil, err
@@ -187,7 +194,7 @@ func (c *Control) greet(ctx context.Context, name string, hello mesh.Hello, w Wa
 	if hello.ProfileDigest != n.ProfileDigest || after.HostVersion != n.HostVersion || !n.Briefing.Eligible() {
 		welcome.Want = append(welcome.Want, mesh.WantBriefing)
 	}
-	if hello.Ledger != ledger {
+	if hello.Ledger != ledger || back {
 		welcome.Want = append(welcome.Want, mesh.WantReport)
 	}
 	if settled {
@@ -197,6 +204,39 @@ func (c *Control) greet(ctx context.Context, name string, hello mesh.Hello, w Wa
 		return welcome, nil, nil
 	}
 	return welcome, &mesh.Recover{Owned: owned}, nil
+}
+
+// takeBack finds out whether the host's store knows less than it did when it
+// reported: it was lost, or put back to an earlier moment with the machine. What
+// it reported then says nothing about now, and it gives the numbers of messages
+// that were recorded to others.
+func (c *Control) takeBack(ctx context.Context, name string, hello mesh.Hello) (bool, error) {
+	n, _ := c.snapshot(name)
+	tx := TakeBackTx{Node: name, Sequence: Sequence{StoreID: hello.StoreID, Number: hello.Sequence}, Applied: hello.Applied}
+	var recorded uint64
+	if hello.Sequence > 0 {
+		var err error
+		if recorded, err = c.store.Recorded(ctx, name, hello.StoreID); err != nil {
+			return false, fmt.Errorf("read what %s has said: %w", name, err)
+		}
+	} else {
+		// It says nothing of numbers, and they stay.
+		tx.Sequence.Number = countLimit
+	}
+	switch {
+	case recorded > hello.Sequence:
+		detail := fmt.Sprintf("the host's store was put back to an earlier moment: it has given its messages numbers up to %d, and %d was recorded here; what it reported since counts no more", hello.Sequence, recorded)
+		tx.Events = append(tx.Events, c.event(name, EventPutBack, detail))
+	case hello.Held >= n.Reported:
+		return false, nil
+	}
+	if err := c.store.TakeBack(ctx, tx); err != nil {
+		return false, fmt.Errorf("take back what %s has said: %w", name, err)
+	}
+	c.note(name, func(m *node) {
+		m.Reported, m.ReportedState, m.Applied = 0, "", min(m.Applied, hello.Applied)
+	})
+	return true, nil
 }
 
 func linkChanged(a, b NodeRecord) bool {
@@ -261,8 +301,7 @@ func (c *Control) Disconnect(name string, w Waker) {
 }
 
 // Pending returns the newest declaration of the node if the node is not known
-// to hold it and it was not handed out on this link already; nil when there is
-// none.
+// to hold it; nil when there is none.
 func (c *Control) Pending(ctx context.Context, name string) (*mesh.Declaration, error) {
 	for {
 		n, known := c.snapshot(name)
@@ -272,7 +311,7 @@ func (c *Control) Pending(ctx context.Context, name string) (*mesh.Declaration, 
 		if n.Ahead || n.Unheard || (!n.Retiring && !n.Briefing.Eligible()) {
 			return nil, nil
 		}
-		if n.Declared <= n.Held || n.Declared == n.Refused || (n.live != nil && n.Declared <= n.live.sentBy(c)) {
+		if n.Declared <= n.Held || n.Declared == n.Refused {
 			return nil, nil
 		}
 		d, err := c.store.Compiled(ctx, name, n.Declared)
@@ -289,19 +328,8 @@ func (c *Control) Pending(ctx context.Context, name string) (*mesh.Declaration, 
 			// not written yet.
 			return nil, nil
 		}
-		c.mu.Lock()
-		if n.live != nil {
-			n.live.sent = max(n.live.sent, d.Generation)
-		}
-		c.mu.Unlock()
 		return &d, nil
 	}
-}
-
-func (l *live) sentBy(c *Control) mesh.Generation {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return l.sent
 }
 
 // OpenBlob opens content that a declaration of the node names. Anything else

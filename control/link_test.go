@@ -2,26 +2,28 @@ package control_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/control"
 )
 
 // Shows: M7
-func TestOnlyTheNewestGenerationIsHandedOutAndOnceALink(t *testing.T) {
+func TestOnlyTheNewestGenerationIsHandedOutUntilTheNodeHoldsIt(t *testing.T) {
 	p := newPlane(t)
 	h := join(p, "web-1", nil)
 	p.declare(doc("web", "", file("/a", "1")))
 	p.declare(doc("web", "", file("/a", "2")))
 	p.declare(doc("web", "", file("/a", "3")))
 	wantPending(t, h, "g3 [file:/a] released []")
-	wantPending(t, h, "nothing")
-	h.disconnect()
-	h.connect()
+	// Another link of the node, which is ending, may be who asked.
+	wantPending(t, h, "g3 [file:/a] released []")
 	h.receive()
+	wantPending(t, h, "nothing")
 	h.disconnect()
 	h.connect()
 	wantPending(t, h, "nothing")
@@ -252,5 +254,184 @@ func TestHostileFramesAreRefusedAndUnknownOnesIgnored(t *testing.T) {
 	}
 	if detail := h.detail().Events[0].Detail; len(detail) > 4<<10 {
 		t.Errorf("%d bytes of detail are kept", len(detail))
+	}
+}
+
+// stubbornStore does not take the next generations that are written.
+type stubbornStore struct {
+	control.Store
+	refuse *int
+}
+
+func (s stubbornStore) WriteGenerations(ctx context.Context, generations []control.GenerationRecord) error {
+	if *s.refuse > 0 {
+		*s.refuse--
+		return errors.New("the disk is full")
+	}
+	return s.Store.WriteGenerations(ctx, generations)
+}
+
+// Shows: M6
+func TestWhatFollowsFromAMessageIsDoneAlsoWhenItComesAgain(t *testing.T) {
+	old := mesh.ResourceID("file:/old")
+	owned := mesh.OwnedChange{Owned: []mesh.Owned{{Resource: old, Made: mesh.MadeCreated}}}
+	report := mesh.Report{Generation: 1, State: mesh.GenerationApplied, Kept: []mesh.ResourceID{old}}
+	for name, again := range map[string]struct {
+		kind mesh.FrameType
+		body any
+	}{
+		"a change of what the node owns": {mesh.FrameOwned, owned},
+		"a report of what it kept":       {mesh.FrameReport, report},
+	} {
+		t.Run(name, func(t *testing.T) {
+			refuse := 0
+			p := &plane{t: t, dir: t.TempDir(), now: time.Unix(1_800_000_000, 0)}
+			p.wrap = func(s control.Store) control.Store { return stubbornStore{s, &refuse} }
+			p.start()
+			t.Cleanup(p.stop)
+			h := join(p, "web-1", nil)
+			p.declare(doc("web", "", file("/a", "1")))
+			h.apply()
+
+			refuse = 2
+			first, second := h.try(mesh.FrameOwned, owned), h.try(mesh.FrameReport, report)
+			if first == nil || second == nil {
+				t.Fatalf("the messages were taken although nothing could be written: %v, %v", first, second)
+			}
+			if again.kind == mesh.FrameOwned {
+				h.seq -= 2 // neither was acknowledged, and both come again
+			} else {
+				h.seq--
+			}
+			h.say(again.kind, again.body)
+
+			wantPending(t, h, "g2 [file:/a] released [file:/old]")
+		})
+	}
+}
+
+func TestNumbersThatNobodyCanHaveCountedAreRefusedAndDoNoHarm(t *testing.T) {
+	const beyond = 1 << 63
+	p := newPlane(t)
+	h := join(p, "web-1", nil)
+	p.declare(doc("web", "", file("/a", "1")))
+	h.apply()
+	for name, frame := range map[string]struct {
+		kind mesh.FrameType
+		body any
+	}{
+		"a receipt of a generation":      {mesh.FrameReceived, mesh.Received{Generation: beyond, Held: beyond}},
+		"a refusal of a generation":      {mesh.FrameReceived, mesh.Received{Generation: beyond, Refused: "no"}},
+		"a report of a generation":       {mesh.FrameReport, mesh.Report{Generation: beyond, State: mesh.GenerationFailed}},
+		"a report of a pass":             {mesh.FrameReport, mesh.Report{Generation: 1, Pass: beyond, State: mesh.GenerationFailed}},
+		"a result in a generation":       {mesh.FrameReport, mesh.Report{Generation: 1, State: mesh.GenerationFailed, Results: []mesh.Result{{Resource: "file:/b", Status: mesh.StatusFailed, Generation: beyond}}}},
+		"something owned since":          {mesh.FrameOwned, mesh.OwnedChange{Owned: []mesh.Owned{{Resource: "file:/b", Generation: beyond}}}},
+		"a heartbeat with as much drift": {mesh.FrameHeartbeat, mesh.Heartbeat{Drift: beyond}},
+		"a heartbeat that holds":         {mesh.FrameHeartbeat, mesh.Heartbeat{Held: beyond}},
+	} {
+		wantCode(t, name, h.try(frame.kind, frame.body), mesh.CodeInvalid, "nobody")
+	}
+	f, err := mesh.NewFrame(mesh.FrameEvent, beyond, mesh.Event{Kind: mesh.EventDrift})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, "an event of that number", p.Handle(t.Context(), h.name, h.store, f), mesh.CodeInvalid, "nobody")
+	h.disconnect()
+	h.held = beyond
+	_, _, err = h.tryConnect()
+	wantCode(t, "a hello", err, mesh.CodeInvalid, "nobody")
+	newcomer := machine(p, "web-2")
+	newcomer.e.Held = beyond
+	_, err = newcomer.enrol(control.TokenRequest{})
+	wantCode(t, "an enrolment", err, mesh.CodeInvalid, "nobody")
+
+	// What is stored can be read again: contacts, and all at the next start.
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if err := p.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	p.restart()
+	h.held = 1
+	h.connect()
+	if row, detail := h.row(), h.detail(); row.Declared != 1 || len(row.Failed) != 0 || len(detail.Results) != 1 {
+		t.Errorf("the node is %+v with results %+v", row, detail.Results)
+	}
+}
+
+// Shows: M9, M29
+func TestWhatTheLinkOfALostStoreHadStillSaidDoesNotCountForTheNewOne(t *testing.T) {
+	p := newPlane(t)
+	h := join(p, "web-1", nil)
+	p.declare(doc("web", "", file("/a", "1")))
+	h.apply()
+	p.declare(doc("web", "", file("/a", "2")))
+	before := h.store
+	h.store, h.seq, h.held, h.owned = "new store", 0, 0, nil
+	h.connect()
+
+	late, err := mesh.NewFrame(mesh.FrameReceived, 0, mesh.Received{Generation: 2, Held: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Handle(t.Context(), h.name, before, late); err == nil {
+		t.Error("a frame of the store that was lost is taken")
+	}
+
+	wantPending(t, h, "g2 [file:/a] released []")
+	h.disconnect()
+	if _, recovery := h.connect(); recovery == nil {
+		t.Error("the new store gets no recovery copy")
+	}
+}
+
+// Shows: M4, M9
+func TestAMachineThatWasPutBackToAnEarlierMomentIsNotCalledAppliedForWhatItSaidLater(t *testing.T) {
+	p := newPlane(t)
+	h := join(p, "web-1", nil)
+	p.declare(doc("web", "", file("/a", "1")))
+	h.apply()
+	before := *h
+	p.declare(doc("web", "", file("/a", "2")))
+	h.apply()
+	h.disconnect()
+
+	// The machine comes back as it was: its store holds g1 and goes on numbering
+	// where it was then.
+	h.held, h.seq, h.owned = before.held, before.seq, before.owned
+	h.connect()
+	h.receive()
+	if row := h.row(); row.Outstanding.Delivered != 1 || row.Applied == 2 {
+		t.Errorf("a machine that has only received g2 is shown as %+v", row)
+	}
+	if !slices.Contains(h.events(), string(control.EventPutBack)) {
+		t.Errorf("events are %v", h.events())
+	}
+	h.say(mesh.FrameReport, mesh.Report{Generation: 2, State: mesh.GenerationFailed, Results: []mesh.Result{{Resource: "file:/a", Status: mesh.StatusFailed, Reason: mesh.ReasonIO, Generation: 2}}})
+	p.restart()
+	if row := h.row(); len(row.Failed) != 1 || row.Outstanding != (control.OutstandingView{}) {
+		t.Errorf("after it has failed the machine is shown as %+v", row)
+	}
+}
+
+// Shows: M4, M9
+func TestANodeThatLostItsStoreHasAppliedNothingUntilItSaysSo(t *testing.T) {
+	p := newPlane(t)
+	h := join(p, "web-1", nil)
+	p.declare(doc("web", "", file("/a", "1")))
+	h.apply()
+	h.disconnect()
+
+	h.store, h.seq, h.held, h.owned = "new store", 0, 0, nil
+	h.connect()
+	h.receive()
+
+	if row := h.row(); row.Outstanding.Delivered != 1 || row.Applied != 0 {
+		t.Errorf("a node whose new store has only received g1 is shown as %+v", row)
+	}
+	h.disconnect()
+	p.restart()
+	if row := h.row(); row.Outstanding.Delivered != 1 || row.Applied != 0 {
+		t.Errorf("after a restart it is shown as %+v", row)
 	}
 }

@@ -16,11 +16,27 @@ const (
 	outputLimit  = 16 << 10
 	resultsLimit = 4 * resourceLimit
 	nameLimit    = 128
+	// idLimit is above the longest identity of a resource, which is a path.
+	idLimit = 4200
 	// Greatest lengths of the stored form of what a node says of itself.
 	profileLimit   = 64 << 10
 	briefingLimit  = 256 << 10
 	inventoryLimit = 8 << 20
 )
+
+// countLimit bounds what a node may say of anything that is counted one by one:
+// generations, passes, messages, resources found changed. The store keeps such
+// numbers with a sign, and one that it could not read back would keep the
+// control plane from its next start.
+const countLimit = 1 << 48
+
+// counted refuses numbers that nobody can have counted.
+func counted(numbers ...uint64) error {
+	if most := slices.Max(numbers); most > countLimit {
+		return mesh.Errorf(mesh.CodeInvalid, "it says %d of something that is counted one by one, which nobody can have reached", most)
+	}
+	return nil
+}
 
 // checkSize refuses what no honest host says.
 func checkSize(what string, body any, limit int) error {
@@ -38,23 +54,60 @@ func checkSize(what string, body any, limit int) error {
 // whose sequence number was seen is a success that changes nothing. An error
 // with CodeInvalid says that the message can never be taken, CodeDenied that
 // the node is not part of the mesh any more; after any other the message may be
-// sent again. Types that are not known are ignored.
+// sent again. Types that are not known are ignored. A message that can never be
+// taken is an event of the node: what it said is missing from then on.
 func (c *Control) Handle(ctx context.Context, name, storeID string, f mesh.Frame) error {
+	err := c.handle(ctx, name, storeID, f)
+	if mesh.CodeOf(err) != mesh.CodeInvalid {
+		return err
+	}
+	detail := bounded(fmt.Sprintf("a message of type %s was dropped, since it can never be taken: %v", bounded(string(f.Type), 64), err), detailLimit)
+	if n, _ := c.snapshot(name); n.dropped == detail {
+		return err
+	}
+	if raised := c.raise(ctx, name, EventDropped, detail); raised != nil {
+		return raised
+	}
+	c.note(name, func(n *node) { n.dropped = detail })
+	return err
+}
+
+func (c *Control) handle(ctx context.Context, name, storeID string, f mesh.Frame) error {
 	c.mu.Lock()
 	n := c.nodes[name]
 	if n == nil || n.State != mesh.NodeEnrolled {
 		c.mu.Unlock()
 		return mesh.Errorf(mesh.CodeDenied, "node %s is not part of this mesh any more", name)
 	}
+	if n.live != nil && n.live.storeID != storeID {
+		// What an earlier life of the host had still said would count as said by
+		// the store that is connected now.
+		c.mu.Unlock()
+		return mesh.Errorf(mesh.CodeUnavailable, "node %s is connected with another store by now", name)
+	}
 	n.contact = c.now()
 	c.mu.Unlock()
 
+	if err := counted(f.Seq); err != nil {
+		return err
+	}
 	seq := Sequence{StoreID: storeID, Number: f.Seq}
 	switch f.Type {
 	case mesh.FrameHeartbeat:
-		return take(f, func(b mesh.Heartbeat) error { c.heartbeatOf(name, b); return nil })
+		return take(f, func(b mesh.Heartbeat) error {
+			if err := counted(uint64(b.Held), uint64(b.Applied), b.Drift); err != nil {
+				return err
+			}
+			c.heartbeatOf(name, b)
+			return nil
+		})
 	case mesh.FrameReceived:
-		return take(f, func(b mesh.Received) error { return c.received(ctx, name, storeID, b) })
+		return take(f, func(b mesh.Received) error {
+			if err := counted(uint64(b.Held), uint64(b.Generation)); err != nil {
+				return err
+			}
+			return c.received(ctx, name, storeID, b)
+		})
 	case mesh.FrameReport:
 		return take(f, func(b mesh.Report) error { return c.report(ctx, name, seq, b) })
 	case mesh.FrameOwned:
@@ -62,7 +115,7 @@ func (c *Control) Handle(ctx context.Context, name, storeID string, f mesh.Frame
 	case mesh.FrameEvent:
 		return take(f, func(b mesh.Event) error {
 			b.Detail = bounded(b.Detail, detailLimit)
-			b.Kind, b.Resource = mesh.EventKind(bounded(string(b.Kind), 64)), mesh.ResourceID(bounded(string(b.Resource), 4200))
+			b.Kind, b.Resource = mesh.EventKind(bounded(string(b.Kind), 64)), mesh.ResourceID(bounded(string(b.Resource), idLimit))
 			_, err := c.store.StoreEvent(ctx, EventTx{Sequence: seq, Event: EventView{Event: b, Node: name, Received: c.now()}})
 			return wrap(err, "store event of %s", name)
 		})
@@ -168,9 +221,16 @@ func (c *Control) report(ctx context.Context, name string, seq Sequence, r mesh.
 	if len(r.Results)+len(r.Gone)+len(r.Kept) > resultsLimit {
 		return mesh.Errorf(mesh.CodeInvalid, "a report has at most %d results", resultsLimit)
 	}
+	if err := counted(uint64(r.Generation), r.Pass); err != nil {
+		return err
+	}
+	r.Trigger, r.Ledger = mesh.Trigger(bounded(string(r.Trigger), 64)), bounded(r.Ledger, nameLimit)
 	for i := range r.Results {
 		result := &r.Results[i]
-		if !slices.Contains(mesh.Statuses(), result.Status) || len(result.Resource) > 4200 {
+		if err := counted(uint64(result.Generation)); err != nil {
+			return err
+		}
+		if !slices.Contains(mesh.Statuses(), result.Status) || len(result.Resource) > idLimit {
 			return mesh.Errorf(mesh.CodeInvalid, "result %d of a report has status %q, which is none, or too long a name", i, bounded(string(result.Status), 40))
 		}
 		result.Detail = bounded(result.Detail, detailLimit)
@@ -189,16 +249,17 @@ func (c *Control) report(ctx context.Context, name string, seq Sequence, r mesh.
 	if err != nil {
 		return fmt.Errorf("store report of %s: %w", name, err)
 	}
-	if !fresh {
-		return nil
-	}
+	// One that was recorded before may have come again because what follows from
+	// it could not be done then.
 	c.mu.Lock()
 	n := c.nodes[name]
 	anew := false
 	if n != nil {
-		n.ledgerDigest = ""
-		NoteReport(&n.NodeRecord, r, state)
-		anew = !contains(n.Released, r.Kept)
+		if fresh {
+			n.ledgerDigest = ""
+			NoteReport(&n.NodeRecord, r, state)
+		}
+		anew = !contains(n.Released, n.Kept)
 	}
 	c.mu.Unlock()
 	if !anew {
@@ -219,10 +280,26 @@ func NoteReport(n *NodeRecord, r mesh.Report, state mesh.GenerationState) {
 	}
 }
 
+// checkOwned refuses entries of a recovery copy that no honest host has.
+func checkOwned(owned []mesh.Owned) error {
+	for i, o := range owned {
+		if len(o.Resource) > idLimit || len(o.Made) > nameLimit {
+			return mesh.Errorf(mesh.CodeInvalid, "entry %d of a recovery copy has too long a name", i)
+		}
+		if err := counted(uint64(o.Generation)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // owned changes the recovery copy.
 func (c *Control) owned(ctx context.Context, name string, seq Sequence, change mesh.OwnedChange) error {
 	if len(change.Owned)+len(change.Gone) > resultsLimit {
 		return mesh.Errorf(mesh.CodeInvalid, "a change of the recovery copy has at most %d entries", resultsLimit)
+	}
+	if err := checkOwned(change.Owned); err != nil {
+		return err
 	}
 	n, _ := c.snapshot(name)
 	mode := OwnedAsSaid
@@ -248,9 +325,7 @@ func (c *Control) owned(ctx context.Context, name string, seq Sequence, change m
 	if err != nil {
 		return fmt.Errorf("store recovery copy of %s: %w", name, err)
 	}
-	if !fresh {
-		return nil
-	}
+	// As with a report: what follows is done also when it was recorded before.
 	if settle {
 		if err := c.settle(ctx, name, seq.StoreID); err != nil {
 			return err
@@ -258,14 +333,16 @@ func (c *Control) owned(ctx context.Context, name string, seq Sequence, change m
 	}
 	c.mu.Lock()
 	if m := c.nodes[name]; m != nil {
-		m.copyDigest = ""
+		if fresh {
+			m.copyDigest = ""
+		}
 		n = *m
 	}
 	set := c.set
 	c.mu.Unlock()
 	compiled := set.Compile(n.facts)
 	anew := slices.ContainsFunc(change.Owned, func(o mesh.Owned) bool {
-		return !compiled.Has(o.Resource) && !slices.Contains(n.Released, o.Resource)
+		return !compiled.Has(o.Resource) && !contains(n.Released, []mesh.ResourceID{o.Resource})
 	})
 	if !anew {
 		return nil

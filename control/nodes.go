@@ -216,6 +216,7 @@ func (c *Control) failuresOf(ctx context.Context, failed []node) ([]FailedView, 
 	if len(failed) == 0 {
 		return nil, nil
 	}
+	failed = failed[:min(len(failed), failuresShown)]
 	names := make([]string, len(failed))
 	for i, n := range failed {
 		names[i] = n.Name

@@ -2,8 +2,13 @@ package control_test
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -296,5 +301,84 @@ func TestEverythingMayHappenAtTheSameTime(t *testing.T) {
 		if row := h.row(); row.Declared != 10 || row.Applied != 10 {
 			t.Errorf("%s ended as %+v", h.name, row)
 		}
+	}
+}
+
+// Shows: M9
+func TestAMessageThatCanNeverBeTakenIsAnEventOnceAndNotOnlyALineInALog(t *testing.T) {
+	p := newPlane(t)
+	h := join(p, "web-1", nil)
+	for range 3 {
+		wantCode(t, "a result of no status", h.try(mesh.FrameReport, mesh.Report{State: mesh.GenerationFailed, Results: []mesh.Result{{Resource: "file:/a", Status: "splendid"}}}), mesh.CodeInvalid)
+	}
+
+	var dropped []control.EventView
+	for _, e := range h.detail().Events {
+		if e.Kind == control.EventDropped {
+			dropped = append(dropped, e)
+		}
+	}
+
+	if len(dropped) != 1 || !strings.Contains(dropped[0].Detail, "report") || !strings.Contains(dropped[0].Detail, "splendid") {
+		t.Errorf("the events of dropped messages are %+v, want one that says what and why", dropped)
+	}
+}
+
+func TestWhatWasDoneIsInTheAuditLogAlsoWhenNobodyWaitsForTheAnswer(t *testing.T) {
+	p := newPlane(t)
+	ctx, leave := context.WithCancel(t.Context())
+	content := "large"
+	sum := sha256.Sum256([]byte(content))
+
+	uploaded := p.PutBlob(ctx, root, hex.EncodeToString(sum[:]), &parting{text: content, leave: leave})
+	published := p.RecordRepository(ctx, root, "packages published", "stable: deb fx 1-1 all")
+
+	entries, err := p.Audit(t.Context(), 10)
+	if err := errors.Join(uploaded, published, err); err != nil {
+		t.Fatal(err)
+	}
+	var what []string
+	for _, e := range entries {
+		what = append(what, e.What)
+	}
+	if got := strings.Join(what, ", "); got != "packages published, content uploaded" {
+		t.Errorf("the audit log has %q", got)
+	}
+}
+
+// parting gives its text, after which whoever sent it has gone.
+type parting struct {
+	text  string
+	leave context.CancelFunc
+}
+
+func (r *parting) Read(p []byte) (int, error) {
+	if r.text == "" {
+		r.leave()
+		return 0, io.EOF
+	}
+	n := copy(p, r.text)
+	r.text = r.text[n:]
+	return n, nil
+}
+
+func TestWhatAToolWroteIsToldOfOneNodeAndNotInTheListOfAll(t *testing.T) {
+	p := newPlane(t)
+	h := join(p, "web-1", nil)
+	p.declare(doc("web", "", file("/a", "1")))
+	h.receive()
+	h.say(mesh.FrameReport, mesh.Report{Generation: 1, State: mesh.GenerationFailed, Results: []mesh.Result{{Resource: "file:/a", Status: mesh.StatusFailed, Reason: mesh.ReasonIO, Detail: "why", Output: "a page of words", Generation: 1}}})
+
+	progress, err := p.Progress(t.Context(), "web", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for where, f := range map[string][]control.FailedView{"the list": h.row().Failed, "progress": progress.Failures} {
+		if len(f) != 1 || f[0].Detail != "why" || f[0].Output != "" {
+			t.Errorf("%s has %+v, want the reason and not the output", where, f)
+		}
+	}
+	if f := h.detail().Failed; len(f) != 1 || f[0].Output != "a page of words" {
+		t.Errorf("the node by itself has %+v, want the output too", f)
 	}
 }

@@ -14,9 +14,10 @@ var ErrNotFound = errors.New("not found")
 
 // Store keeps what the control plane must not forget. Each method is one
 // transaction: it is on disk, whole, when the method returns nil, and nothing
-// of it is there when it returns an error. A method whose ctx ends early may
-// still be committed. All methods may be called at the same time; writes are
-// seen in the order in which they returned.
+// of it is there when it returns an error. A ctx that ends keeps a write from
+// beginning, and changes nothing once it has begun: what is kept in memory
+// follows what was returned. All methods may be called at the same time; writes
+// are seen in the order in which they returned.
 type Store interface {
 	NodeStore
 	DeclarationStore
@@ -73,6 +74,11 @@ type NodeStore interface {
 	StoreFacts(ctx context.Context, tx FactsTx) error
 	// StoreLink keeps what a node said when it connected, or when it received.
 	StoreLink(ctx context.Context, tx LinkTx) error
+	// Recorded returns the greatest number of a message of a node's store that was
+	// recorded; zero when there is none.
+	Recorded(ctx context.Context, node, storeID string) (uint64, error)
+	// TakeBack notes that a node's store knows less than it did when it reported.
+	TakeBack(ctx context.Context, tx TakeBackTx) error
 	// StoreContacts keeps when nodes were last heard of.
 	StoreContacts(ctx context.Context, contacts []Contact) error
 	// Inventory returns the newest one; empty when there is none.
@@ -117,7 +123,8 @@ type ReportStore interface {
 	// Results returns what the node's ledger holds as far as it was reported.
 	Results(ctx context.Context, node string) ([]mesh.Result, error)
 	// BadResults returns the results whose status is Bad, by node, of the nodes
-	// named; of all when nodes is nil.
+	// named; of all when nodes is nil. Output is left out: on a day on which all
+	// fails it is what an answer, and the memory, would be full of.
 	BadResults(ctx context.Context, nodes []string) (map[string][]mesh.Result, error)
 	// Owned returns the recovery copy of a node.
 	Owned(ctx context.Context, node string) ([]mesh.Owned, error)
@@ -275,6 +282,17 @@ type FactsTx struct {
 	// Generation is set when the node gets one because of it.
 	Generation *GenerationRecord
 	Events     []EventView
+}
+
+// TakeBackTx is a node whose store was lost or put back to an earlier moment.
+// What it reported counts no more, and its messages above Sequence are recorded
+// when they come again, since they are others.
+type TakeBackTx struct {
+	Node     string
+	Sequence Sequence
+	// Applied is the newest generation that the node says it has applied.
+	Applied mesh.Generation
+	Events  []EventView
 }
 
 // LinkTx replaces what a node said of itself when it connected or received.

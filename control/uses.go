@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	mesh "github.com/meshctl/mesh"
+	"github.com/meshctl/mesh/internal/version"
 )
 
 // PackageUse is a version of a package that must stay installable, and who says so.
@@ -21,8 +22,8 @@ type PackageUse struct {
 
 // PackageUses lists every version of a package that a declaration names, that a
 // node is to have by its newest generation, or that a node reports as installed;
-// the version of the host that a node runs counts as installed. Nodes that left
-// the mesh use nothing.
+// the version of the host that a node runs counts as installed, and so does the
+// one that it would go back to. Nodes that left the mesh use nothing.
 func (c *Control) PackageUses(ctx context.Context) ([]PackageUse, error) {
 	var uses []PackageUse
 	named := func(by string, r mesh.Resource) {
@@ -65,11 +66,23 @@ func (c *Control) PackageUses(ctx context.Context) ([]PackageUse, error) {
 		for _, p := range inventory.Packages {
 			uses = append(uses, PackageUse{Name: p.Name, Version: p.Version, By: "node " + n.Name + ", installed"})
 		}
-		if n.HostVersion != "" {
-			uses = append(uses, PackageUse{Name: hostPackage, Version: n.HostVersion, By: "node " + n.Name + ", running"})
-		}
+		uses = append(uses, hostUses(n, inventory.Host)...)
 	}
 	return uses, nil
+}
+
+// hostUses are the versions of its own package that the host of a node needs.
+func hostUses(n node, says *mesh.HostUpgrade) []PackageUse {
+	// The program that greets says its version without the package's release.
+	running, confirmed := n.HostVersion+"-"+version.Release, ""
+	if says != nil {
+		running, confirmed = says.Running, says.Confirmed
+	}
+	uses := []PackageUse{{Name: hostPackage, Version: running, By: "node " + n.Name + ", running"}}
+	if confirmed != "" {
+		uses = append(uses, PackageUse{Name: hostPackage, Version: confirmed, By: "node " + n.Name + ", to go back to"})
+	}
+	return uses
 }
 
 // hostPackage is the name of the package that the host comes in.

@@ -193,7 +193,9 @@ type FailedView struct {
 	Status   mesh.Status     `json:"status"`
 	Reason   mesh.Reason     `json:"reason"`
 	Detail   string          `json:"detail,omitempty"`
-	Output   string          `json:"output,omitempty"`
+	// Output is the last that the tool wrote. It is told of one node, and left out
+	// of what is told of many.
+	Output string `json:"output,omitempty"`
 }
 
 // NodeDetail is everything that is known of a node.

@@ -66,10 +66,11 @@ func declarations(machine string) []mesh.Declaration {
 	first := mesh.Declaration{Node: "web-1", Generation: 1, Resources: []mesh.Resource{
 		at("dir", &mesh.FileSpec{Type: mesh.FileDirectory}), at("dir/made", travels),
 		at("replaced", spec(mesh.FileSpec{Mode: "0600"}, "1\n")), at("link", &mesh.FileSpec{Type: mesh.FileSymlink, Target: "replaced"}),
-		at("unwanted", &mesh.FileSpec{Absent: true}), at("stays", spec(mesh.FileSpec{}, "1\n")),
+		at("unwanted", &mesh.FileSpec{Absent: true}), at("moded", spec(mesh.FileSpec{Mode: "0600"}, original)),
+		at("stays", spec(mesh.FileSpec{}, "1\n")), at("turned", &mesh.FileSpec{Type: mesh.FileDirectory}),
 	}}
-	second := mesh.Declaration{Node: "web-1", Generation: 2, Resources: []mesh.Resource{at("stays", spec(mesh.FileSpec{}, "2\n"))}}
-	for _, r := range first.Resources[:5] {
+	second := mesh.Declaration{Node: "web-1", Generation: 2, Resources: []mesh.Resource{at("stays", spec(mesh.FileSpec{}, "2\n")), at("turned", spec(mesh.FileSpec{}, "2\n"))}}
+	for _, r := range first.Resources[:6] {
 		second.Released = append(second.Released, r.ID())
 	}
 	return []mesh.Declaration{first, second}
@@ -77,8 +78,8 @@ func declarations(machine string) []mesh.Declaration {
 
 // before is the machine before the mesh, after is it at the end.
 var (
-	before = map[string]string{"replaced": original, "unwanted": original, "others": original}
-	after  = map[string]string{"replaced": original, "unwanted": original, "others": original, "stays": "2\n"}
+	before = map[string]string{"replaced": original, "unwanted": original, "others": original, "moded": original}
+	after  = map[string]string{"replaced": original, "unwanted": original, "others": original, "moded": original, "stays": "2\n", "turned": "2\n"}
 )
 
 func live(ctx context.Context, dir string) (err error) {
@@ -149,7 +150,10 @@ func live(ctx context.Context, dir string) (err error) {
 
 // leave applies a final declaration and waits until the host belongs to no mesh.
 func leave(ctx context.Context, h *host.Host, dir string) error {
-	last := mesh.Declaration{Node: "web-1", Generation: 3, Final: true, Released: []mesh.ResourceID{mesh.NewResourceID(mesh.KindFile, filepath.Join(dir, "machine", "stays"))}}
+	last := mesh.Declaration{Node: "web-1", Generation: 3, Final: true}
+	for _, name := range []string{"stays", "turned"} {
+		last.Released = append(last.Released, mesh.NewResourceID(mesh.KindFile, filepath.Join(dir, "machine", name)))
+	}
 	if _, err := h.Declare(ctx, last, noContent); err != nil {
 		return err
 	}
@@ -228,8 +232,7 @@ func TestAHostThatDiesWhileItLeavesBelongsToNoMeshInTheEnd(t *testing.T) {
 var elsewhere = []string{
 	leavePoint, // the lives of a node that retires
 	"pkg.",     // test/lab/packages, on real package managers
-	// An upgrade replaces the program itself. The matrix of test/lab takes the
-	// power in it at moments, not at each of these points.
+	// host/upgrade, whose lives replace the program itself
 	"upgrade.", "store.trial-", "store.settle-",
 }
 
@@ -330,7 +333,7 @@ func arrived(t *testing.T, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if sum.Held != 2 || sum.Applied != 2 || len(sum.Ledger) != 1 || !sum.Ledger[0].Status.Good() || len(owned) != 1 || owned[0].Made != mesh.MadeCreated {
+	if sum.Held != 2 || sum.Applied != 2 || len(sum.Ledger) != 2 || !sum.Ledger[0].Status.Good() || !sum.Ledger[1].Status.Good() || len(owned) != 2 || owned[0].Made != mesh.MadeCreated || owned[1].Made != mesh.MadeCreated {
 		t.Errorf("it holds %s, applied %s, ledger %+v, owns %d", sum.Held, sum.Applied, sum.Ledger, len(owned))
 	}
 }

@@ -74,8 +74,10 @@ type Store interface {
 // Summary is what the store holds at one moment.
 type Summary struct {
 	StoreID string
-	Held    mesh.Generation
-	Applied mesh.Generation
+	// Sequence is the greatest number that was given to a message.
+	Sequence uint64
+	Held     mesh.Generation
+	Applied  mesh.Generation
 	// LastPass is the last pass that ended. Zero: there was none.
 	LastPass       uint64
 	LastGeneration mesh.Generation

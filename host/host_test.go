@@ -430,19 +430,54 @@ func TestTheHelloSaysWhereThisHostIs(t *testing.T) {
 
 // Shows: M29
 func TestARecoveryCopyIsTakenOverAndEverythingLookedAtAnew(t *testing.T) {
+	in(t, host.Settings{}, func(b *bench) {
+		b.start()
+		b.bundles.doc = document("p")
+		if _, err := b.host.Apply(b.t.Context(), "/bundle"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.host.Enrol(b.t.Context(), token); err != nil {
+			t.Fatal(err)
+		}
+		// This machine takes the place of another, whose copy comes in two parts.
+		for _, id := range []mesh.ResourceID{"file:/a", "file:/b"} {
+			part := mesh.Recover{Owned: []mesh.Owned{{Resource: id, Made: mesh.MadeCreated, Generation: 1}}, More: id == "file:/a"}
+			if err := b.host.Recover(b.t.Context(), part); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		if copied, err := b.store.RecoveryCopy(b.t.Context()); err != nil || len(copied) != 2 || copied[0].Made != mesh.MadeCreated {
+			t.Errorf("it owns %+v, %v", copied, err)
+		}
+		if n := len(b.passes.list()); n != 3 {
+			t.Errorf("%d passes, want one for the bundle and one for each part of the copy", n)
+		}
+		if err := b.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Shows: M6, M29
+func TestARecoveryCopyThatIsOlderThanTheStoreIsNotTakenOver(t *testing.T) {
 	in(t, enrolled, func(b *bench) {
 		b.start()
+		now := mesh.Owned{Resource: "file:/a", Made: mesh.MadeReplaced, Generation: 1}
+		if err := b.host.Recover(b.t.Context(), mesh.Recover{Owned: []mesh.Owned{now}}); err != nil {
+			t.Fatal(err)
+		}
 		b.declare(1)
-		owned := []mesh.Owned{{Resource: "file:/a", Made: mesh.MadeCreated, Generation: 1}}
-		if err := b.host.Recover(b.t.Context(), mesh.Recover{Owned: owned}); err != nil {
+		// A control plane that was put back from a backup hands over what it had.
+		before := []mesh.Owned{{Resource: "file:/a", Made: mesh.MadeCreated}, {Resource: "package:given-up", Made: mesh.MadeCreated}}
+		if err := b.host.Recover(b.t.Context(), mesh.Recover{Owned: before}); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if copied, err := b.store.RecoveryCopy(b.t.Context()); err != nil || len(copied) != 1 || copied[0].Made != mesh.MadeCreated {
-			t.Errorf("it owns %+v, %v", copied, err)
-		}
-		if n := len(b.passes.list()); n != 2 {
-			t.Errorf("%d passes", n)
+
+		owned, err := b.store.RecoveryCopy(b.t.Context())
+		if err != nil || len(owned) != 1 || owned[0].Resource != now.Resource || owned[0].Made != now.Made {
+			t.Errorf("it owns %+v, %v; want what it owned before", owned, err)
 		}
 		if err := b.stop(); err != nil {
 			t.Error(err)

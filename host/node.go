@@ -32,7 +32,7 @@ func (h *Host) Hello(ctx context.Context) (mesh.Hello, error) {
 	return mesh.Hello{
 		ProtocolMin: mesh.ProtocolMin, ProtocolMax: mesh.ProtocolMax,
 		Node: node, HostVersion: h.cfg.Version, BootID: h.cfg.BootID,
-		MachineIDHash: profile.MachineIDHash, StoreID: sum.StoreID,
+		MachineIDHash: profile.MachineIDHash, StoreID: sum.StoreID, Sequence: sum.Sequence,
 		Held: sum.Held, Applied: sum.Applied, Ledger: sum.LedgerDigest, OwnedDigest: sum.OwnedDigest,
 		ProfileDigest: profile.Digest(), InventoryDigest: inventory.Digest(),
 	}, nil
@@ -132,8 +132,22 @@ func (h *Host) hold(ctx context.Context, d mesh.Declaration) error {
 	return nil
 }
 
-// Recover takes over the recovery copy, and looks at everything anew.
+// Recover takes over the recovery copy, and looks at everything anew. A store
+// that holds a declaration of this node has had the copy before it: what it
+// knows since then counts, and the copy may be that of a control plane which
+// was put back from an old backup.
 func (h *Host) Recover(ctx context.Context, r mesh.Recover) error {
+	held, err := h.cfg.Store.Declaration(ctx)
+	if err != nil {
+		return fmt.Errorf("read the declaration held: %w", err)
+	}
+	h.mu.Lock()
+	node := h.settings.Node
+	h.mu.Unlock()
+	if held != nil && held.Node == node {
+		h.cfg.Log.WarnContext(ctx, "a recovery copy came for a store that knows better; it is not taken over", "held", held.Generation, "resources", len(r.Owned))
+		return nil
+	}
 	if err := h.cfg.Store.Recover(ctx, r.Owned); err != nil {
 		return fmt.Errorf("store the recovery copy: %w", err)
 	}

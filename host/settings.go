@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -52,7 +53,8 @@ func (d Duration) orDefault(def time.Duration) time.Duration {
 func (d *Duration) UnmarshalYAML(node *yaml.Node) error {
 	parsed, err := time.ParseDuration(node.Value)
 	if err != nil {
-		return fmt.Errorf("line %d: %q is not a duration; write it as in 15m", node.Line, node.Value)
+		// In this form it is listed with whatever else is wrong.
+		return &yaml.TypeError{Errors: []string{fmt.Sprintf("line %d: %q is not a duration; write it as in 15m", node.Line, node.Value)}}
 	}
 	*d = Duration(parsed)
 	return nil
@@ -62,6 +64,7 @@ func (d *Duration) UnmarshalYAML(node *yaml.Node) error {
 func (d Duration) MarshalYAML() (any, error) { return time.Duration(d).String(), nil }
 
 // LoadSettings reads the file. One that is not there gives empty settings.
+// Everything that is wrong is found at once.
 func LoadSettings(file string) (Settings, error) {
 	var s Settings
 	data, err := os.ReadFile(file)
@@ -71,23 +74,69 @@ func LoadSettings(file string) (Settings, error) {
 	if err != nil {
 		return s, fmt.Errorf("read settings: %w", err)
 	}
+	ps := s.decode(data)
+	ps = append(ps, s.check()...)
+	if len(ps) == 0 {
+		return s, nil
+	}
+	for i := range ps {
+		ps[i].File = file
+	}
+	return Settings{}, &mesh.Error{Code: mesh.CodeInvalid, Message: "the settings of this host cannot be used:", Details: ps}
+}
+
+// decode reads what can be read, and returns what cannot.
+func (s *Settings) decode(data []byte) mesh.Problems {
+	var ps mesh.Problems
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	dec.KnownFields(true)
-	if err := dec.Decode(&s); err != nil && !errors.Is(err, io.EOF) {
-		return Settings{}, mesh.Errorf(mesh.CodeInvalid, "%s: %w", file, err)
+	err := dec.Decode(s)
+	var types *yaml.TypeError
+	switch {
+	case err == nil || errors.Is(err, io.EOF):
+	case errors.As(err, &types):
+		for _, finding := range types.Errors {
+			ps.Add("", finding)
+		}
+	default:
+		ps.Add("", err.Error())
 	}
+	return ps
+}
+
+// check returns what is wrong with values that could be read.
+func (s *Settings) check() mesh.Problems {
+	var ps mesh.Problems
 	if s.Enrolled() {
 		if _, err := mesh.ParseFingerprint(s.Fingerprint); err != nil {
-			return Settings{}, mesh.Errorf(mesh.CodeInvalid, "%s: fingerprint: %w; enrol again with a token", file, err)
+			ps.Add("fingerprint", err.Error()+"; enrol again with a token")
 		}
-		if len(s.Addresses) == 0 || !mesh.ValidNodeName(s.Node) {
-			return Settings{}, mesh.Errorf(mesh.CodeInvalid, "%s: an enrolled host needs addresses and a valid node name; enrol again with a token", file)
+		if len(s.Addresses) == 0 {
+			ps.Add("addresses", "an enrolled host needs those of its control plane; enrol again with a token")
+		}
+		if !mesh.ValidNodeName(s.Node) {
+			ps.Add("node", fmt.Sprintf("%q is not a valid node name; enrol again with a token", s.Node))
 		}
 	}
 	if s.DriftInterval != 0 && time.Duration(s.DriftInterval) < leastDrift {
-		return Settings{}, mesh.Errorf(mesh.CodeInvalid, "%s: drift_interval: the least is %s", file, leastDrift)
+		ps.Add("drift_interval", fmt.Sprintf("the least is %s", leastDrift))
 	}
-	return s, nil
+	if _, err := s.Level(); err != nil {
+		ps.Add("log_level", err.Error())
+	}
+	return ps
+}
+
+// Level is the least level that is logged.
+func (s Settings) Level() (slog.Level, error) {
+	var l slog.Level
+	if s.LogLevel == "" {
+		return slog.LevelInfo, nil
+	}
+	if err := l.UnmarshalText([]byte(s.LogLevel)); err != nil {
+		return l, fmt.Errorf("%q is none of debug, info, warn and error", s.LogLevel)
+	}
+	return l, nil
 }
 
 // SaveSettings replaces the file, durable when it returns nil.

@@ -62,6 +62,25 @@ func TestSettingsThatAreWrongSayWhereAndWhat(t *testing.T) {
 	}
 }
 
+func TestEverythingThatIsWrongWithSettingsIsSaidAtOnce(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "host.yaml")
+	text := "node: Web 1\naddress: [control:7022]\ndrift_interval: often\nfingerprint: none\nlog_level: loud\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	_, err := host.LoadSettings(file)
+
+	if err == nil {
+		t.Fatal("it is taken")
+	}
+	for _, says := range []string{"line 2: field address not found", `line 3: "often"`, "fingerprint: ", "addresses: ", "node: ", "log_level: "} {
+		if !strings.Contains(err.Error(), says) {
+			t.Errorf("the findings lack %q:\n%s", says, err)
+		}
+	}
+}
+
 func TestSettingsThatCannotBeWrittenLeaveTheOldOnes(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "host.yaml")

@@ -118,7 +118,7 @@ func (r *Repo) debArchitectures(p *part) []string {
 }
 
 // packages is how a Packages index is written.
-var packages = document{text: func(rec *record) []string { return []string{rec.Stanza, "\n"} }}
+var packages = document{write: func(b []byte, rec *record) []byte { return append(append(b, rec.Stanza...), '\n') }}
 
 // ofArch returns the records that the index of an architecture lists.
 func ofArch(records []*record, arch string) []*record {
@@ -215,7 +215,7 @@ var rpmKinds = []rpm.Kind{rpm.Primary, rpm.Filelists, rpm.Other}
 
 // metadata is how a document of the rpm metadata is written that lists n packages.
 func metadata(k rpm.Kind, n int) document {
-	d := document{text: func(rec *record) []string { return []string{rec.fragment(k)} }}
+	d := document{write: func(b []byte, rec *record) []byte { return append(b, rec.fragment(k)...) }}
 	d.head, d.tail = rpm.Frame(k, n)
 	return d
 }

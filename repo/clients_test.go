@@ -2,10 +2,12 @@ package repo_test
 
 import (
 	"bytes"
+	"encoding/pem"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -289,6 +291,33 @@ func TestAClientThatTrustsAnotherKeyInstallsNothing(t *testing.T) {
 	}
 	if errDnf == nil || !strings.Contains(outDnf, "repomd.xml GPG signature verification error") {
 		t.Errorf("dnf with another key: error %v, want a signature verification error:\n%s", errDnf, outDnf)
+	}
+}
+
+// Shows: M11
+func TestAptAndDnfInstallOverTLSWithTheCertificateThatTheyWereGiven(t *testing.T) {
+	s := serve(t)
+	publish(t, s.repo, "stable", repotest.Deb(repotest.Spec{Arch: "amd64"}), repotest.RPM(repotest.Spec{}))
+	secure := httptest.NewTLSServer(repohttp.New(s.repo, repohttp.Options{}, slog.New(slog.DiscardHandler)))
+	t.Cleanup(secure.Close)
+	s.url = secure.URL
+	a, d := newApt(t, s, "stable"), newDnf(t, s, "stable")
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	write(t, ca, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw})))
+	stranger, errStranger := run(t, a.root, a.args("apt-get", "update", "-o", "APT::Update::Error-Mode=any")...)
+
+	a.must("apt-get", "update", "-o", "Acquire::https::CAInfo="+ca, "-o", "APT::Update::Error-Mode=any")
+	plan := a.must("apt-get", "install", "--simulate", "hello")
+	d.must("--setopt=sslcacert="+ca, "install", "hello")
+
+	if errStranger == nil {
+		t.Errorf("apt reads the repository without knowing its certificate:\n%s", stranger)
+	}
+	if !strings.Contains(plan, "Inst hello (1.0-1 mesh:stable [amd64])") {
+		t.Errorf("apt does not plan to install hello from the mesh:\n%s", plan)
+	}
+	if got := mustRun(t, d.root, "rpm", "--root", filepath.Join(d.root, "root"), "-q", "hello"); got != "hello-1.0-1.noarch\n" {
+		t.Errorf("rpm has %q installed", got)
 	}
 }
 

@@ -130,7 +130,10 @@ func sumFile(path string) (int64, string, error) {
 	}
 	defer f.Close()
 	h := sha256.New()
-	n, err := io.Copy(h, f)
+	// Without the wrapping the file would bring a buffer of its own.
+	br := buffered(struct{ io.Reader }{f})
+	defer release(br)
+	n, err := br.WriteTo(h)
 	if err != nil {
 		return 0, "", err
 	}

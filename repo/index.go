@@ -9,7 +9,7 @@ import (
 	"hash/fnv"
 	"io"
 	"slices"
-	"strings"
+	"sync"
 
 	"github.com/klauspost/compress/gzip"
 )
@@ -46,11 +46,14 @@ func begins(name string) bool {
 }
 
 // document says how an index is written: a head and a tail around the text of
-// each record.
+// each record, which write appends to b.
 type document struct {
 	head, tail string
-	text       func(*record) []string
+	write      func(b []byte, rec *record) []byte
 }
+
+// packers are compressors, of which each takes a megabyte.
+var packers = sync.Pool{New: func() any { return gzip.NewWriter(io.Discard) }}
 
 // makeIndex writes the index of records, taking from prev, which may be nil,
 // what is the same there.
@@ -71,33 +74,34 @@ func (doc document) makeIndex(prev *index, records []*record) (*index, error) {
 		ix.plain += p.plain
 		packed.Write(p.packed)
 	}
-	pack := gzip.NewWriter(io.Discard)
-	member := func(write func(io.Writer) error) (*piece, error) {
+	pack := packers.Get().(*gzip.Writer)
+	defer func() {
+		pack.Reset(io.Discard)
+		packers.Put(pack)
+	}()
+	member := func(text []byte, records []*record) error {
 		var buf bytes.Buffer
 		pack.Reset(&buf)
-		n := &counter{w: pack}
-		if err := write(n); err != nil {
-			return nil, err
+		if _, err := pack.Write(text); err != nil {
+			return err
 		}
 		if err := pack.Close(); err != nil {
-			return nil, err
+			return err
 		}
-		return &piece{packed: slices.Clip(buf.Bytes()), plain: n.n}, nil
+		add(&piece{records: records, packed: slices.Clip(buf.Bytes()), plain: int64(len(text))})
+		return nil
 	}
 	frame := func(text string) error {
 		if text == "" {
 			return nil
 		}
-		io.WriteString(plain, text)
-		p, err := member(func(w io.Writer) error { _, err := io.WriteString(w, text); return err })
-		if err == nil {
-			add(p)
-		}
-		return err
+		plain.Write([]byte(text))
+		return member([]byte(text), nil)
 	}
 	if err := frame(doc.head); err != nil {
 		return nil, err
 	}
+	var text []byte // of one piece; used again for the next
 	for len(records) > 0 {
 		n := 1
 		for n < len(records) && (records[n].Name == records[n-1].Name || !begins(records[n].Name)) {
@@ -105,44 +109,32 @@ func (doc document) makeIndex(prev *index, records []*record) (*index, error) {
 		}
 		run := records[:n:n]
 		records = records[n:]
-		for _, rec := range run {
-			for _, t := range doc.text(rec) {
-				io.WriteString(plain, t)
-			}
+		text = doc.writeAll(text[:0], run)
+		plain.Write(text)
+		if p := known[run[0]]; p != nil && slices.Equal(p.records, run) {
+			add(p)
+		} else if err := member(text, run); err != nil {
+			return nil, err
 		}
-		p := known[run[0]]
-		if p == nil || !slices.Equal(p.records, run) {
-			var err error
-			if p, err = member(func(w io.Writer) error { return doc.write(w, run) }); err != nil {
-				return nil, err
-			}
-			p.records = run
-		}
-		add(p)
 	}
 	if err := frame(doc.tail); err != nil {
 		return nil, err
 	}
 	if len(ix.pieces) == 0 {
-		p, err := member(func(io.Writer) error { return nil })
-		if err != nil {
+		if err := member(nil, nil); err != nil {
 			return nil, err
 		}
-		add(p)
 	}
 	ix.sum, ix.plainSum = hex.EncodeToString(packed.Sum(nil)), hex.EncodeToString(plain.Sum(nil))
 	return ix, nil
 }
 
-func (doc document) write(w io.Writer, run []*record) error {
+// writeAll appends the text of records to b.
+func (doc document) writeAll(b []byte, run []*record) []byte {
 	for _, rec := range run {
-		for _, t := range doc.text(rec) {
-			if _, err := io.WriteString(w, t); err != nil {
-				return err
-			}
-		}
+		b = doc.write(b, rec)
 	}
-	return nil
+	return b
 }
 
 func (ix *index) bytes() [][]byte {
@@ -171,12 +163,7 @@ func (ix *index) verify(doc document, file []byte, read func(plain []byte, recor
 			return err
 		}
 		if p.records != nil {
-			var want strings.Builder
-			want.Grow(len(plain))
-			if err := doc.write(&want, p.records); err != nil {
-				return err
-			}
-			if string(plain) != want.String() {
+			if !bytes.Equal(plain, doc.writeAll(make([]byte, 0, len(plain)), p.records)) {
 				return errors.New("it unpacks to something else than was written")
 			}
 			if err := read(plain, p.records); err != nil {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -93,6 +94,73 @@ func TestAMirrorMadeByReposyncServesTheSamePackages(t *testing.T) {
 
 	if err != nil {
 		t.Errorf("the mirror cannot be installed from: %v\n%s\nreposync said:\n%s", err, install, out)
+	}
+}
+
+// paragraphs splits an index of apt into its paragraphs, without the fields
+// that only one of two writers has, and sorts them and their lines.
+func paragraphs(index string) []string {
+	var out []string
+	for p := range strings.SplitSeq(strings.TrimSpace(index), "\n\n") {
+		var lines []string
+		for line := range strings.Lines(p + "\n") {
+			if name, _, _ := strings.Cut(line, ":"); name != "MD5sum" && name != "SHA1" && name != "SHA512" {
+				lines = append(lines, line)
+			}
+		}
+		slices.Sort(lines)
+		out = append(out, strings.Join(lines, ""))
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Shows: M11
+func TestAptFtparchiveSaysTheSameOfTheSamePackages(t *testing.T) {
+	need(t, "apt-ftparchive")
+	dir := t.TempDir()
+	r, _ := openRepo(t, dir)
+	s := serveRepo(t, r)
+	publish(t, r, "stable",
+		repotest.Deb(repotest.Spec{Name: "hello", Version: "2:1.0~rc1+x-1", Arch: "amd64", Depends: []string{"libc6 (>= 2.31)", "bash | dash"}}),
+		repotest.Deb(repotest.Spec{Name: "hello", Version: "1.0-1", Arch: "all", Extra: "Section: misc\nHomepage: https://example.org/?a=1&b\n"}))
+	answer, err := http.Get(s.url + "/dists/stable/main/binary-amd64/Packages.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	packed, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "Packages.gz"), string(packed))
+
+	ours := paragraphs(mustRun(t, dir, "gzip", "-dc", filepath.Join(dir, "Packages.gz")))
+	theirs := paragraphs(mustRun(t, filepath.Join(dir, "public/current"), "apt-ftparchive", "packages", "pool/"))
+
+	if len(ours) != 2 || !slices.Equal(ours, theirs) {
+		t.Errorf("ours:\n%s\napt-ftparchive's:\n%s", strings.Join(ours, "\n"), strings.Join(theirs, "\n"))
+	}
+}
+
+// Shows: M11
+func TestDnfDownloadFetchesAPackageThatRpmFindsSigned(t *testing.T) {
+	need(t, "rpmkeys")
+	s := serve(t)
+	publish(t, s.repo, "stable", repotest.RPM(repotest.Spec{}))
+	d := newDnf(t, s, "stable")
+	conf := filepath.Join(d.root, "dnf.conf")
+	write(t, conf, regexp.MustCompile(`(?m)^pluginpath=.*\n`).ReplaceAllString(read(t, conf), ""))
+	if out, err := run(t, d.root, "dnf", "-c", conf, "--releasever=9", "download", "--help"); err != nil {
+		t.Skipf("this test runs the real dnf download, which is not on this machine; install dnf-plugins-core: %s", out)
+	}
+
+	d.must("--disableplugin=local", "download", "--destdir", d.root, "hello")
+
+	db := filepath.Join(d.root, "db")
+	mustRun(t, d.root, "rpm", "--dbpath", db, "--import", filepath.Join(d.root, "RPM-GPG-KEY-mesh"))
+	if out := mustRun(t, d.root, "rpm", "--dbpath", db, "-K", filepath.Join(d.root, "hello-1.0-1.noarch.rpm")); !strings.Contains(out, "digests signatures OK") {
+		t.Errorf("rpm -K says %s", out)
 	}
 }
 

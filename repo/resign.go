@@ -1,7 +1,6 @@
 package repo
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"os"
@@ -95,7 +94,9 @@ func (r *Repo) rewrite(s *staged, from *os.File, old *record) error {
 		return fmt.Errorf("create staged file: %w", err)
 	}
 	defer f.Close()
-	rec, name, err := r.fillRPM(f, bufio.NewReaderSize(from, 64<<10), old.Published)
+	body := buffered(from)
+	defer release(body)
+	rec, name, err := r.fillRPM(f, body, old.Published)
 	if err != nil {
 		return err
 	}

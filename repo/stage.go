@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -136,9 +137,25 @@ func (r *Repo) stage(ctx context.Context, in Incoming, how durability) (*staged,
 
 func (s *staged) discard() { os.RemoveAll(s.dir) }
 
+// buffers are readers of 64 KiB, which thousands of files in one publish share.
+var buffers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 64<<10) }}
+
+func buffered(r io.Reader) *bufio.Reader {
+	br := buffers.Get().(*bufio.Reader)
+	br.Reset(r)
+	return br
+}
+
+// release takes a reader back, without what it read from.
+func release(br *bufio.Reader) {
+	br.Reset(nil)
+	buffers.Put(br)
+}
+
 func (r *Repo) fill(ctx context.Context, s *staged, body io.Reader, how durability) error {
 	up := &upload{ctx: ctx, r: body, sum: sha256.New(), max: r.cfg.MaxPackage}
-	br := bufio.NewReaderSize(up, 64<<10)
+	br := buffered(up)
+	defer release(br)
 	magic, err := br.Peek(8)
 	if err != nil && up.fail != nil {
 		return r.uploadError(s.given, up, err)
@@ -158,7 +175,7 @@ func (r *Repo) fill(ctx context.Context, s *staged, body io.Reader, how durabili
 	case bytes.HasPrefix(magic, []byte{0xed, 0xab, 0xee, 0xdb}):
 		rec, name, err = r.fillRPM(f, br, r.cfg.Now())
 	default:
-		return &Refusal{Code: CodeNotAPackage, File: s.given, Sentence: "this is neither a deb nor an rpm file; nothing was published"}
+		return &Refusal{Code: CodeNotAPackage, File: s.given, Sentence: "this is neither a deb nor an rpm file"}
 	}
 	if err != nil {
 		return r.uploadError(s.given, up, err)
@@ -208,13 +225,13 @@ func (r *Repo) finish(s *staged, f *os.File, rec *record, name string, how durab
 func (r *Repo) uploadError(given string, up *upload, err error) error {
 	switch {
 	case errors.Is(up.fail, errUploadTooLarge):
-		return &Refusal{Code: CodeTooLarge, File: given, Sentence: fmt.Sprintf("it is larger than %d bytes, the limit of this repository; nothing was published", r.cfg.MaxPackage)}
+		return &Refusal{Code: CodeTooLarge, File: given, Sentence: fmt.Sprintf("it is larger than %d bytes, the limit of this repository", r.cfg.MaxPackage)}
 	case up.fail != nil:
 		return fmt.Errorf("receive %s: %w", clip(given), up.fail)
 	case errors.Is(err, apt.ErrTooLarge), errors.Is(err, rpm.ErrTooLarge):
-		return &Refusal{Code: CodeTooLarge, File: given, Sentence: err.Error() + "; nothing was published"}
+		return &Refusal{Code: CodeTooLarge, File: given, Sentence: err.Error()}
 	case errors.Is(err, apt.ErrMalformed), errors.Is(err, rpm.ErrMalformed):
-		return &Refusal{Code: CodeNotAPackage, File: given, Sentence: err.Error() + "; nothing was published"}
+		return &Refusal{Code: CodeNotAPackage, File: given, Sentence: err.Error()}
 	}
 	return fmt.Errorf("stage %s: %w", clip(given), err)
 }
@@ -229,16 +246,24 @@ func (r *Repo) fillDeb(f *os.File, body io.Reader) (*record, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
+	compression := d.DataCompression
+	if d.ControlCompression == "zst" {
+		compression = "zst" // the one that old dpkg cannot open, in either archive
+	}
 	rec := &record{Package: Package{
 		Format: Deb, Name: d.Name, Version: d.Version, Arch: d.Architecture,
 		SHA256: hex.EncodeToString(h.Sum(nil)), Size: n,
-		Published: r.cfg.Now().UTC(), Compression: d.DataCompression,
+		Published: r.cfg.Now().UTC(), Compression: compression,
 	}}
 	name := apt.FileName(d.Name, d.Version, d.Architecture)
 	rec.File = poolPath(rec.SHA256, name)
 	rec.Stanza = string(d.Stanza(rec.File, n, rec.SHA256))
 	return rec, name, nil
 }
+
+// maxMetadata bounds what one rpm takes in the metadata, in bytes: every client
+// reads it, and it is held in memory.
+const maxMetadata = 32 << 20
 
 func (r *Repo) fillRPM(f *os.File, body io.Reader, published time.Time) (*record, string, error) {
 	h := sha256.New()
@@ -256,6 +281,9 @@ func (r *Repo) fillRPM(f *os.File, body io.Reader, published time.Time) (*record
 	name := p.FileName()
 	rec.File = poolPath(rec.SHA256, name)
 	frag := p.Fragments(rpm.Place{Href: rec.File, Size: rec.Size, SHA256: rec.SHA256, Time: rec.Published.Unix()})
+	if n := len(frag.Primary) + len(frag.Filelists) + len(frag.Other); n > maxMetadata {
+		return nil, "", fmt.Errorf("it takes %d bytes in the metadata: %w", n, rpm.ErrTooLarge)
+	}
 	rec.Primary, rec.Filelists, rec.Other = string(frag.Primary), string(frag.Filelists), string(frag.Other)
 	return rec, name, nil
 }

@@ -9,8 +9,7 @@ import (
 	"strings"
 	"time"
 
-	debversion "github.com/knqyf263/go-deb-version"
-	rpmversion "github.com/knqyf263/go-rpm-version"
+	"github.com/meshctl/mesh/internal/pkgversion"
 )
 
 // partKey names one independently built part of the tree: the packages of one
@@ -138,14 +137,9 @@ func compareRecords(a, b *record) int {
 // older than b, zero when neither is.
 func CompareVersions(f Format, a, b string) int {
 	if f == RPM {
-		return rpmversion.NewVersion(a).Compare(rpmversion.NewVersion(b))
+		return pkgversion.CompareRPM(a, b)
 	}
-	va, errA := debversion.NewVersion(a)
-	vb, errB := debversion.NewVersion(b)
-	if errA != nil || errB != nil {
-		return strings.Compare(a, b)
-	}
-	return va.Compare(vb)
+	return pkgversion.CompareDeb(a, b)
 }
 
 // Stored forms. A field that a newer version adds must be optional.

@@ -18,11 +18,11 @@
 #         /var/lib/mesh-host/rollback/last     what the latest run found and did
 #         /var/lib/mesh-host/rollback/install.log, journal
 # Both records are lines of KEY=VALUE: outcome, caller, from, to, from-binary,
-# when, step, result, why. Outcomes:
+# when, boot, cuts, step, result, why. Outcomes:
 #   put-back              the confirmed version is installed and runs
 #   put-back-not-running  it is installed and does not run
 #   failed                it could not be installed; step and why say more
-#   started               the attempt was begun and not ended (power cut)
+#   started               the attempt was begun and not ended: it goes on, or the power was cut
 #   machine               the installed version is the confirmed one: the machine is the problem
 #   once                  there was an attempt already since the last confirmation
 #   no-way-back           there is no kit, or it is damaged
@@ -55,6 +55,7 @@ look_again=${MESH_ROLLBACK_PAUSE:-5}
 failures_enough=3
 failing_since=60
 lived_long=300
+cuts_enough=3
 
 installed=unknown
 confirmed=none
@@ -62,6 +63,10 @@ binary=unknown
 unit_result=unknown
 step=look
 family=
+cuts=0
+boot=
+read -r boot 2>/dev/null <"$root/proc/sys/kernel/random/boot_id" || :
+boot=${boot:-unknown}
 
 say() { printf '%s\n' "mesh-host rollback: $*"; }
 
@@ -71,8 +76,8 @@ clean() { printf '%s' "$1" | tr '\000-\037\177' ' ' | cut -c 1-1000; }
 # durable FILE...: on disk when this returns, as far as the tools allow.
 durable() { sync "$@" 2>/dev/null || sync; }
 
-# record FILE OUTCOME WHY
-record() {
+# write_record FILE OUTCOME WHY
+write_record() {
 	{
 		printf 'outcome=%s\n' "$2"
 		printf 'caller=%s\n' "$(clean "$caller")"
@@ -80,10 +85,17 @@ record() {
 		printf 'to=%s\n' "$(clean "$confirmed")"
 		printf 'from-binary=%s\n' "$(clean "$binary")"
 		printf 'when=%s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)"
+		printf 'boot=%s\n' "$(clean "$boot")"
+		printf 'cuts=%s\n' "$cuts"
 		printf 'step=%s\n' "$step"
 		printf 'result=%s\n' "$(clean "$unit_result")"
 		printf 'why=%s\n' "$(clean "$3")"
-	} >"$1.new" && durable "$1.new" && mv -f "$1.new" "$1" && durable "$records"
+	} >"$1" && durable "$1"
+}
+
+# record FILE OUTCOME WHY: in the place of what was recorded there.
+record() {
+	write_record "$1.new" "$2" "$3" && mv -f "$1.new" "$1" && durable "$records"
 }
 
 # leave STATUS OUTCOME WHY: the end of a run that attempted nothing.
@@ -96,7 +108,23 @@ leave() {
 # conclude STATUS OUTCOME WHY: the end of the one attempt.
 conclude() {
 	record "$records/attempt" "$2" "$3" || say "cannot write $records/attempt"
+	rm -rf "$records"/goes-on.* "$records"/attempt.[0-9]*
 	leave "$1" "$2" "$3"
+}
+
+# attempted KEY: what the record of the attempt says.
+attempted() { sed -n "s/^$1=//p" "$records/attempt" 2>/dev/null | head -n 1; }
+
+# was_cut_off: the attempt was begun in an earlier boot and not ended. That is no
+# second attempt: the power went while the first one was at work.
+was_cut_off() {
+	[ "$(attempted outcome)" = started ] || return 1
+	begun=$(attempted boot)
+	[ -n "$begun" ] && [ "$begun" != unknown ] && [ "$boot" != unknown ] && [ "$begun" != "$boot" ] || return 1
+	case $(attempted cuts) in
+	'' | *[!0-9]*) return 1 ;;
+	esac
+	[ "$(attempted cuts)" -lt "$cuts_enough" ]
 }
 
 # bounded SECONDS COMMAND...: ends a command that hangs.
@@ -332,8 +360,12 @@ binary=${binary:-unknown}
 if [ "$installed" = "$confirmed" ] && [ "$intact" = yes ]; then
 	leave 1 machine "version $installed is the confirmed one, so the machine is the problem; it is left reachable ($finding)"
 fi
+going_on=no
 if [ -e "$records/attempt" ]; then
-	leave 1 once "version $confirmed was put back once already since it was confirmed; the machine is left reachable ($finding)"
+	if ! was_cut_off; then
+		leave 1 once "version $confirmed was put back once already since it was confirmed; the machine is left reachable ($finding)"
+	fi
+	going_on=yes
 fi
 if ! (cd "$kit" && [ -s SHA256SUMS ] && grep -q " [ *]package.$family\$" SHA256SUMS && sha256sum -c SHA256SUMS) >"$records/sums.log" 2>&1; then
 	leave 1 no-way-back "the kit in $kit is damaged: $(grep -v ': OK$' "$records/sums.log" | head -n 3)"
@@ -349,15 +381,31 @@ if [ "$verdict" != dead ]; then
 	leave 0 not-failed "somebody started the host meanwhile: $finding"
 fi
 step=record
-if ! (set -C && : >"$records/attempt") 2>/dev/null; then
-	if [ -e "$records/attempt" ]; then
+why="$finding"
+if [ "$going_on" = yes ]; then
+	# The script runs as two services, and one of them goes on with it.
+	if ! mkdir "$records/goes-on.$boot" 2>/dev/null; then
 		leave 1 once "another run of this script is putting version $confirmed back"
 	fi
-	leave 1 failed "cannot write $records/attempt, and without it a second attempt could not be prevented"
+	# Whatever the half installation says, it is that version which is undone.
+	cuts=$(($(attempted cuts) + 1))
+	installed=$(attempted from)
+	binary=$(attempted from-binary)
+	why=$(attempted why)
+	record "$records/attempt" started "$why" || leave 1 failed "cannot write $records/attempt"
+	say "the power was cut while version $confirmed was being put back; it is gone on with"
+else
+	# A link is made whole or not at all, and never over what is there.
+	if ! write_record "$records/attempt.$$" started "$why" || ! ln "$records/attempt.$$" "$records/attempt" 2>/dev/null; then
+		rm -f "$records/attempt.$$"
+		if [ -e "$records/attempt" ]; then
+			leave 1 once "another run of this script is putting version $confirmed back"
+		fi
+		leave 1 failed "cannot write $records/attempt, and without it a second attempt could not be prevented"
+	fi
+	rm -f "$records/attempt.$$"
+	durable "$records"
 fi
-durable "$records/attempt" "$records"
-why="$finding"
-record "$records/attempt" started "$why" || say "cannot write the attempt's record; going on"
 journalctl -n 30 -o cat --no-pager "_SYSTEMD_UNIT=$unit" >"$records/journal" 2>/dev/null </dev/null || :
 
 step=install

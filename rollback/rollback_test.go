@@ -230,6 +230,75 @@ func TestASecondFailureIsTheMachinesProblem(t *testing.T) {
 	})
 }
 
+// cutOff makes the machine one in which the power went while the script was at
+// work, in an earlier boot.
+func (w world) cutOff(cuts int) {
+	w.t.Helper()
+	w.write("proc/sys/kernel/random/boot_id", "first-boot\n", 0o644)
+	w.write("w/behave-"+w.manager(), "lie", 0o644)
+	w.run("on-failure")
+	record := w.read("var/lib/mesh-host/rollback/attempt") + "\n"
+	record = strings.Replace(record, "outcome=failed", "outcome=started", 1)
+	record = strings.Replace(record, "cuts=0", fmt.Sprintf("cuts=%d", cuts), 1)
+	w.write("var/lib/mesh-host/rollback/attempt", record, 0o644)
+	w.write("w/behave-"+w.manager(), "", 0o644)
+	w.write("w/log", "", 0o644)
+}
+
+// Shows: M5, M18, M19
+func TestAnAttemptThatThePowerCutOffIsGoneOnWith(t *testing.T) {
+	everywhere(t, func(t *testing.T, w world) {
+		w.cutOff(2)
+		w.write("proc/sys/kernel/random/boot_id", "second-boot\n", 0o644)
+		// What dpkg says in the middle of an installation.
+		w.write("w/installed", "1.0-1 of which half", 0o644)
+		status, out := w.run("guard")
+		if status != 0 || w.read("w/installed") != confirmed || w.read("w/unit-ActiveState") != "active" {
+			t.Fatalf("status %d, installed %s, unit %s:\n%s", status, w.read("w/installed"), w.read("w/unit-ActiveState"), out)
+		}
+		got := fmt.Sprintln(w.attempt("outcome"), w.attempt("from"), w.attempt("to"), w.attempt("boot"), w.attempt("cuts"))
+		if want := fmt.Sprintln("put-back", bad, confirmed, "second-boot", "3"); got != want {
+			t.Errorf("the record says %q, want %q", got, want)
+		}
+		if left, err := filepath.Glob(filepath.Join(w.root, "var/lib/mesh-host/rollback/*.*")); err != nil || len(left) != 2 {
+			t.Errorf("beside the two logs there is left %v, %v", left, err)
+		}
+	})
+}
+
+// Shows: M19
+func TestAnAttemptIsNotGoneOnWithInTheSameBootOrForEver(t *testing.T) {
+	for what, c := range map[string]struct {
+		cuts int
+		boot string
+	}{"in the boot in which it was begun": {0, "first-boot"}, "after the power was cut three times": {3, "second-boot"}, "in a boot that is not known": {0, ""}} {
+		t.Run(what, func(t *testing.T) {
+			everywhere(t, func(t *testing.T, w world) {
+				w.cutOff(c.cuts)
+				w.write("proc/sys/kernel/random/boot_id", c.boot+"\n", 0o644)
+				status, out := w.run("on-failure")
+				if status != 1 || w.last("outcome") != "once" || w.touched() {
+					t.Fatalf("status %d, outcome %s, calls %s:\n%s", status, w.last("outcome"), w.read("w/log"), out)
+				}
+			})
+		})
+	}
+}
+
+// Shows: M19
+func TestTwoRunsThatFindAnAttemptCutOffGoOnWithItOnce(t *testing.T) {
+	everywhere(t, func(t *testing.T, w world) {
+		w.cutOff(0)
+		w.write("proc/sys/kernel/random/boot_id", "second-boot\n", 0o644)
+		// Another run has begun to go on, and is not further yet.
+		w.write("var/lib/mesh-host/rollback/goes-on.second-boot/x", "", 0o644)
+		status, out := w.run("guard")
+		if status != 1 || w.last("outcome") != "once" || w.touched() || w.attempt("boot") != "first-boot" {
+			t.Fatalf("status %d, outcome %s, calls %s:\n%s", status, w.last("outcome"), w.read("w/log"), out)
+		}
+	})
+}
+
 // Shows: M19
 func TestAConfirmedVersionIsNeverReplaced(t *testing.T) {
 	everywhere(t, func(t *testing.T, w world) {
@@ -463,6 +532,9 @@ func TestStartsAreCountedWithTheirEnds(t *testing.T) {
 		want := "begin boot-a 12.34 2.0-1\nend signal killed SEGV\nbegin boot-a 12.34 2.0-1\nstop\nend success exited 0"
 		if got := w.read("var/lib/mesh-host/starts"); got != want {
 			t.Errorf("counted\n%s\nwant\n%s", got, want)
+		}
+		if calls := w.read("w/log"); calls != "systemctl reset-failed mesh-host.service" {
+			t.Errorf("of two ends of which one was asked for, the service manager was told %q", calls)
 		}
 	})
 }

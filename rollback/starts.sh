@@ -13,12 +13,18 @@
 # A start without an end was cut off with the power or is running. A start with
 # a "stop" before its end, or whose result is "success", did not fail.
 #
-# MESH_ROLLBACK_ROOT is put before every path; it is for tests only.
+# A stop that was asked for also clears the service manager's own count of starts,
+# which would otherwise hold it against the host that somebody restarted it.
+#
+# MESH_ROLLBACK_ROOT is put before every path, and its bin/ before PATH; it is for
+# tests only.
 set -u
 LC_ALL=C
-export LC_ALL
-
+PATH=/usr/sbin:/usr/bin:/sbin:/bin
 root=${MESH_ROLLBACK_ROOT:-}
+[ -z "$root" ] || PATH=$root/bin:$PATH
+export LC_ALL PATH
+
 file=$root/var/lib/mesh-host/starts
 keep=200
 
@@ -36,6 +42,7 @@ begin)
 stop)
 	[ -n "${2:-}" ] || exit 0
 	line=stop
+	timeout 10 systemctl reset-failed mesh-host.service </dev/null || :
 	;;
 end)
 	line="end ${SERVICE_RESULT:-unknown} ${EXIT_CODE:-unknown} ${EXIT_STATUS:-unknown}"

@@ -16,6 +16,9 @@ type JobError struct {
 }
 
 func (e *JobError) Error() string {
+	if e.State.Unmet {
+		return fmt.Sprintf("%s %s: job %s; a condition of the unit is not met, so it was not started, and is %s", e.Verb, e.Unit, e.Result, e.State.ActiveState)
+	}
 	return fmt.Sprintf("%s %s: job %s; the unit is %s (%s), result %s, main process %s",
 		e.Verb, e.Unit, e.Result, e.State.ActiveState, e.State.SubState, e.State.Result,
 		Result{Kind: ExitKind(e.State.ExecMainCode), Status: int(e.State.ExecMainStatus)}.exit())
@@ -28,7 +31,8 @@ func (c *Client) Start(ctx context.Context, unit string) (UnitState, error) {
 }
 
 // Restart restarts a unit, waits for the job, and reads the unit back: it must
-// be active in a new invocation. Errors as for [Client.Start].
+// be active in a new invocation, or be a oneshot that ran to its end. Errors as
+// for [Client.Start].
 func (c *Client) Restart(ctx context.Context, unit string) (UnitState, error) {
 	return c.job(ctx, "restart", unit)
 }
@@ -105,7 +109,7 @@ func (c *Client) job(ctx context.Context, verb, unit string) (UnitState, error) 
 			return before, fmt.Errorf("%s %s: %w: %w", verb, unit, ErrUnknown, err)
 		}
 	}
-	after, err := c.settled(ctx, unit)
+	after, err := c.Settled(ctx, unit)
 	if err != nil {
 		return after, fmt.Errorf("%s %s: %w", verb, unit, err)
 	}
@@ -140,8 +144,33 @@ func (c *Client) awaitJob(ctx context.Context, l *link, unit string, ended <-cha
 	}
 }
 
-// settled reads the unit until no job is queued for it.
-func (c *Client) settled(ctx context.Context, unit string) (UnitState, error) {
+// Stays looks at a service that was started or reloaded until it has stayed as
+// it was for a while. One that ends meanwhile, or is started anew, did not come
+// back: the error is a [*JobError]. Units that have no process of their own have
+// nothing that could end.
+func (c *Client) Stays(ctx context.Context, was UnitState, verb string, while time.Duration) (UnitState, error) {
+	if was.MainPID == 0 {
+		return was, nil
+	}
+	const steps = 8
+	for range steps {
+		if err := pause(ctx, while/steps); err != nil {
+			return was, fmt.Errorf("%w: %s was not looked at for long enough: %w", ErrUnknown, was.Name, err)
+		}
+		now, err := c.Unit(ctx, was.Name)
+		if err != nil {
+			return was, err
+		}
+		running := now.ActiveState == ActiveActive || now.ActiveState == "reloading"
+		if !running || now.InvocationID != was.InvocationID {
+			return now, &JobError{Unit: was.Name, Verb: verb, Result: "done, and it ended a moment later", State: now}
+		}
+	}
+	return was, nil
+}
+
+// Settled reads the unit until no job is queued for it.
+func (c *Client) Settled(ctx context.Context, unit string) (UnitState, error) {
 	for wait := 10 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		s, err := c.Unit(ctx, unit)
 		if err != nil || s.JobID == 0 {
@@ -163,11 +192,11 @@ func judgeJob(verb, result string, before, after UnitState) error {
 	switch verb {
 	case "start":
 		// A oneshot without RemainAfterExit is inactive again when it is done.
-		if running || (result == "done" && after.Type == "oneshot" && after.ActiveState == ActiveInactive && after.Result == ResultSuccess) {
+		if running || result == "done" && after.DidItsPart() {
 			return nil
 		}
 	case "restart":
-		if running && after.InvocationID != before.InvocationID {
+		if running && after.InvocationID != before.InvocationID || result == "done" && after.DidItsPart() {
 			return nil
 		}
 	case "stop":

@@ -12,6 +12,7 @@ import (
 const (
 	LoadLoaded   = "loaded"
 	LoadNotFound = "not-found"
+	LoadMasked   = "masked"
 
 	ActiveActive   = "active"
 	ActiveInactive = "inactive"
@@ -34,6 +35,7 @@ type UnitState struct {
 	FragmentPath     string // the unit file that is loaded; "" when there is none
 	NeedDaemonReload bool   // the file on disk is newer than what is loaded
 	InvocationID     string // hex; changes with every start; "" when never started
+	Unmet            bool   // the last start was skipped because a condition of the unit was not met
 	JobID            uint32 // the job that is queued or running for the unit; 0 is none
 	OnFailure        []string
 	StartLimitBurst  uint32
@@ -50,6 +52,13 @@ type UnitState struct {
 	Started        time.Time
 	Ended          time.Time
 	ExecStart      [][]string // argv of each ExecStart= line
+}
+
+// DidItsPart says whether the unit is a oneshot that ran to its end and is not
+// meant to stay active. One that nothing else refers to is forgotten by the
+// service manager as soon as it ends, and reads back as never started.
+func (s UnitState) DidItsPart() bool {
+	return s.Type == "oneshot" && s.ActiveState == ActiveInactive && s.Result == ResultSuccess && !s.Unmet
 }
 
 // Exists says whether the service manager has the unit loaded.
@@ -113,6 +122,7 @@ func unitState(name string, p map[string]any) UnitState {
 		Ended:            timestamp(get[uint64](p, "ExecMainExitTimestamp")),
 		ExecStart:        execLines(p["ExecStart"]),
 	}
+	s.Unmet = get[uint64](p, "ConditionTimestamp") != 0 && !get[bool](p, "ConditionResult")
 	if id := get[[]byte](p, "InvocationID"); len(id) > 0 {
 		s.InvocationID = hex.EncodeToString(id)
 	}

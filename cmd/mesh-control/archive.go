@@ -21,7 +21,10 @@ import (
 
 const (
 	databaseName = "control.db"
-	lockName     = "repository.lock"
+	// endName is the last entry of a backup, empty. An archive that was cut
+	// between two entries looks whole to tar.
+	endName  = "end-of-backup"
+	lockName = "repository.lock"
 )
 
 // What of a state directory stands in a backup, apart from the database. The
@@ -63,7 +66,7 @@ func writeBackup(ctx context.Context, state string, parts []string, out io.Write
 			return err
 		}
 	}
-	if err := w.Close(); err != nil {
+	if err := errors.Join(w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: endName, Mode: 0o600}), w.Close()); err != nil {
 		return fmt.Errorf("write backup: %w", err)
 	}
 	return nil
@@ -163,7 +166,7 @@ func readBackup(ctx context.Context, state string, aside bool, in io.Reader) (mo
 		return "", mesh.Errorf(mesh.CodeInvalid, "this is not a backup of a control plane, or not a whole one; nothing was done")
 	}
 	if err := store.Restored(ctx, filepath.Join(fresh, databaseName)); err != nil {
-		return "", fmt.Errorf("mark the database as restored: %w", err)
+		return "", mesh.Errorf(mesh.CodeInvalid, "the database in this backup cannot be used: %w; nothing was done", err)
 	}
 	if len(there) > 0 {
 		if movedTo, err = moveAside(state, there); err != nil {
@@ -247,7 +250,7 @@ func unpack(ctx context.Context, dir string, in io.Reader) (names []string, err 
 	for {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
-			return names, nil
+			return nil, mesh.Errorf(mesh.CodeInvalid, "this is not a backup of a control plane, or not a whole one: it ends before its end; nothing was done")
 		}
 		if err != nil {
 			return nil, mesh.Errorf(mesh.CodeInvalid, "this backup cannot be read: %w; nothing was done", err)
@@ -256,6 +259,9 @@ func unpack(ctx context.Context, dir string, in io.Reader) (names []string, err 
 			return nil, err
 		}
 		name := path.Clean(h.Name)
+		if name == endName {
+			return names, nil
+		}
 		top, _, _ := strings.Cut(name, "/")
 		if !filepath.IsLocal(name) || top != databaseName && !slices.Contains(keptAlways, top) && !slices.Contains(keptPackages, top) {
 			return nil, mesh.Errorf(mesh.CodeInvalid, "%q is not part of a backup of a control plane; nothing was done", h.Name)
@@ -264,7 +270,7 @@ func unpack(ctx context.Context, dir string, in io.Reader) (names []string, err 
 			names = append(names, top)
 		}
 		if err := unpackOne(root, name, h, r); err != nil {
-			return nil, fmt.Errorf("unpack %s: %w", name, err)
+			return nil, mesh.Errorf(mesh.CodeInvalid, "this backup cannot be unpacked: %s: %w; nothing was done", name, err)
 		}
 	}
 }

@@ -86,6 +86,9 @@ func TestAnArchiveThatIsNoBackupChangesNothing(t *testing.T) {
 				}
 			}
 		}
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: endName}); err != nil {
+			t.Fatal(err)
+		}
 		if err := w.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -98,6 +101,7 @@ func TestAnArchiveThatIsNoBackupChangesNothing(t *testing.T) {
 			{Typeflag: tar.TypeDir, Name: "keys", Mode: 0o700},
 			{Typeflag: tar.TypeSymlink, Name: "keys/out", Linkname: "/", Mode: 0o777},
 			{Typeflag: tar.TypeReg, Name: "keys/out/tmp/mesh-attack", Mode: 0o600},
+			{Typeflag: tar.TypeReg, Name: endName},
 		} {
 			if err := w.WriteHeader(&h); err != nil {
 				t.Fatal(err)
@@ -139,6 +143,48 @@ func TestAnArchiveThatIsNoBackupChangesNothing(t *testing.T) {
 	}
 	if _, err := os.Lstat("/tmp/mesh-attack"); err == nil {
 		t.Error("an archive wrote through a link")
+	}
+}
+
+func TestABackupThatWasCutIsNotTakenForAWholeOne(t *testing.T) {
+	from := stateWith(t, map[string]string{"keys/host": "secret", "blobs/ab/abcd": "content", "blobs/cd/cdef": "more"})
+	var archive bytes.Buffer
+	if err := writeBackup(t.Context(), from, keptAlways, &archive); err != nil {
+		t.Fatal(err)
+	}
+	const block = 512
+	trailer := 2 * block
+	for size := 0; size < archive.Len()-trailer; size += block {
+		to := t.TempDir()
+		if _, err := readBackup(t.Context(), to, false, bytes.NewReader(archive.Bytes()[:size])); mesh.CodeOf(err) != mesh.CodeInvalid || !strings.Contains(err.Error(), "nothing was done") {
+			t.Fatalf("of %d bytes the first %d are answered with %v", archive.Len(), size, err)
+		}
+		if there, err := present(to); err != nil || len(there) > 0 {
+			t.Fatalf("of %d bytes the first %d put %v there, %v", archive.Len(), size, there, err)
+		}
+	}
+}
+
+func TestABackupWithADamagedDatabaseIsRefused(t *testing.T) {
+	from := stateWith(t, map[string]string{"keys/host": "secret"})
+	file := filepath.Join(from, databaseName)
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copy(data[len(data)/2:], bytes.Repeat([]byte{0xff}, 4096))
+	var archive bytes.Buffer
+	if err := writeBackup(t.Context(), from, keptAlways, &archive); err != nil {
+		t.Fatal(err)
+	}
+	whole := archive.Bytes()
+	at := bytes.Index(whole, []byte("SQLite format 3"))
+	copy(whole[at+len(data)/2:], data[len(data)/2:len(data)/2+4096])
+
+	_, err = readBackup(t.Context(), t.TempDir(), false, bytes.NewReader(whole))
+
+	if mesh.CodeOf(err) != mesh.CodeInvalid || !strings.Contains(err.Error(), "database") {
+		t.Errorf("a database with a page of nonsense is answered with %v", err)
 	}
 }
 

@@ -45,18 +45,26 @@ func (g gate) warn(ctx context.Context, done repo.Published, views []api.Publish
 	}
 	for i, f := range done.Files {
 		var nodes []string
-		tool := ""
 		for _, t := range tools {
 			if cannotRead(t, f.Package) {
-				nodes, tool = append(nodes, t.Node), t.Tool+" "+t.Version
+				nodes = append(nodes, t.Node+" has "+t.Tool+" "+t.Version)
 			}
 		}
 		if len(nodes) > 0 {
-			views[i].Warning = fmt.Sprintf("%s %s is compressed with zstd, which %s cannot read on %s (%s); build it with xz or gzip if it is meant for there",
-				f.Package.Name, f.Package.Version, tool, count(len(nodes)), strings.Join(nodes[:min(len(nodes), 5)], ", "))
+			views[i].Warning = fmt.Sprintf("%s %s is compressed with zstd, which %s cannot read: %s; build it with xz or gzip if it is meant for there",
+				f.Package.Name, f.Package.Version, count(len(nodes)), shortened(nodes))
 		}
 	}
 	return views
+}
+
+// shortened lists the first few.
+func shortened(nodes []string) string {
+	const shown = 5
+	if more := len(nodes) - shown; more > 0 {
+		return fmt.Sprintf("%s, and %d more", strings.Join(nodes[:shown], ", "), more)
+	}
+	return strings.Join(nodes, ", ")
 }
 
 func count(n int) string {

@@ -153,12 +153,13 @@ func serve(ctx context.Context, c config, notifier systemd.Notifier, log *slog.L
 	defer operators.Close()
 	care := &upkeep{repo: packages, keys: signer, users: policy, keep: c.keep, now: time.Now, log: log, published: make(chan struct{}, 1)}
 	answers := api.New(api.Config{
-		Operator:  operator{Operator: policy, places: where},
-		Publisher: publisher{repo: packages, url: where.repository, note: care.note, gate: gate{readers: policy, log: log}},
-		Librarian: librarian{repo: packages, keys: signer},
-		Admission: api.Admission{Self: os.Getuid(), AdminGID: adminGID},
-		SpoolDir:  spool,
-		Log:       log,
+		Operator:   operator{Operator: policy, places: where},
+		Publisher:  publisher{repo: packages, url: where.repository, note: care.note, gate: gate{readers: policy, log: log}},
+		Librarian:  librarian{repo: packages, keys: signer},
+		Admission:  api.Admission{Self: os.Getuid(), AdminGID: adminGID},
+		SpoolDir:   spool,
+		MaxPackage: c.maxPackage,
+		Log:        log,
 	})
 	log.Info("control plane serves", "version", version.Version, "links", nodes.Addr(), "repository", downloads.Addr(), "socket", c.socket)
 	if err := notifier.Ready(); err != nil {

@@ -8,10 +8,10 @@ import (
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/host"
 	"github.com/meshctl/mesh/host/local"
+	"github.com/meshctl/mesh/internal/cli"
 )
 
 func newApplyCommand(p *places) *cobra.Command {
-	var format string
 	cmd := &cobra.Command{
 		Use:   "apply BUNDLE",
 		Short: "Bring this machine to what a bundle declares, without a control plane",
@@ -22,24 +22,27 @@ is enrolled. The command waits for the end of the pass, and is done (exit 0)
 only when every resource was read back as declared.`,
 		Example: "  mesh-host apply ./mesh-bundle",
 		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			path, err := filepath.Abs(args[0])
-			if err != nil {
-				return err
-			}
-			s, err := local.NewClient(p.socket).Apply(cmd.Context(), path)
-			if err != nil {
-				return err
-			}
-			return afterPass(cmd, s, format)
-		},
 	}
-	formatFlag(cmd, &format)
+	form := cli.OutputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		format, err := form()
+		if err != nil {
+			return err
+		}
+		path, err := filepath.Abs(args[0])
+		if err != nil {
+			return err
+		}
+		s, err := local.NewClient(p.socket).Apply(cmd.Context(), path)
+		if err != nil {
+			return err
+		}
+		return afterPass(cmd, s, format)
+	}
 	return cmd
 }
 
 func newReconcileCommand(p *places) *cobra.Command {
-	var format string
 	cmd := &cobra.Command{
 		Use:   "reconcile",
 		Short: "Look at every resource now and put right what differs",
@@ -47,20 +50,24 @@ func newReconcileCommand(p *places) *cobra.Command {
 right what differs, and show what was found. Exit 0 only when everything was
 read back as declared.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := local.NewClient(p.socket).Look(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return afterPass(cmd, s, format)
-		},
 	}
-	formatFlag(cmd, &format)
+	form := cli.OutputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		format, err := form()
+		if err != nil {
+			return err
+		}
+		s, err := local.NewClient(p.socket).Look(cmd.Context())
+		if err != nil {
+			return err
+		}
+		return afterPass(cmd, s, format)
+	}
 	return cmd
 }
 
 // afterPass shows how the host is, and is an error unless all is applied.
-func afterPass(cmd *cobra.Command, s host.Status, format string) error {
+func afterPass(cmd *cobra.Command, s host.Status, format cli.Format) error {
 	if err := show(cmd, s, format); err != nil {
 		return err
 	}

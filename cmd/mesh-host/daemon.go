@@ -56,10 +56,11 @@ func runDaemon(ctx context.Context, p places) error {
 	if err != nil {
 		return err
 	}
-	log, err := newLog(settings.LogLevel)
+	level, err := settings.Level()
 	if err != nil {
 		return err
 	}
+	log := slog.New(cli.NewLogHandler(os.Stderr, level, cli.LogStyleFor(os.Getenv)))
 	client, err := systemd.Connect(ctx)
 	if err != nil {
 		return fmt.Errorf("reach systemd over D-Bus: %w", err)
@@ -155,16 +156,6 @@ func openStore(ctx context.Context, open func(ctx context.Context, dir string, e
 			return nil, nil, ctx.Err()
 		}
 	}
-}
-
-func newLog(level string) (*slog.Logger, error) {
-	var l slog.Level
-	if level != "" {
-		if err := l.UnmarshalText([]byte(level)); err != nil {
-			return nil, mesh.Errorf(mesh.CodeInvalid, "log_level: %q is none of debug, info, warn and error", level)
-		}
-	}
-	return slog.New(cli.NewLogHandler(os.Stderr, l, cli.LogStyleFor(os.Getenv))), nil
 }
 
 // runAll runs everything until ctx ends or one part does, and waits for all.

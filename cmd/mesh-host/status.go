@@ -16,37 +16,33 @@ import (
 )
 
 func newStatusCommand(p *places) *cobra.Command {
-	var format string
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show how this machine stands with its mesh",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := local.NewClient(p.socket).Status(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return show(cmd, s, format)
-		},
 	}
-	formatFlag(cmd, &format)
+	form := cli.OutputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		format, err := form()
+		if err != nil {
+			return err
+		}
+		s, err := local.NewClient(p.socket).Status(cmd.Context())
+		if err != nil {
+			return err
+		}
+		return show(cmd, s, format)
+	}
 	return cmd
 }
 
-func formatFlag(cmd *cobra.Command, format *string) {
-	cmd.Flags().StringVarP(format, "output", "o", "text", "text or json")
-}
-
-func show(cmd *cobra.Command, s host.Status, format string) error {
-	switch format {
-	case "json":
+func show(cmd *cobra.Command, s host.Status, format cli.Format) error {
+	if format == cli.FormatJSON {
 		enc := json.NewEncoder(cmd.OutOrStdout())
 		enc.SetIndent("", "  ")
 		return enc.Encode(s)
-	case "text":
-		return showText(cmd.OutOrStdout(), s)
 	}
-	return cli.Usagef(cmd, "%q is no output format; there are text and json", format)
+	return showText(cmd.OutOrStdout(), s)
 }
 
 func showText(out io.Writer, s host.Status) error {

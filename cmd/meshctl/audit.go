@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+
 	"github.com/spf13/cobra"
 
 	"github.com/meshctl/mesh/internal/cli"
@@ -17,7 +19,7 @@ first. What was only read is not listed.`,
 		Args:    cobra.NoArgs,
 	}
 	cmd.Flags().IntVar(&limit, "limit", 50, "at most this `NUMBER` of entries")
-	form := output(cmd)
+	form := cli.OutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		f, err := form()
 		if err != nil {
@@ -30,8 +32,12 @@ first. What was only read is not listed.`,
 		if err != nil {
 			return err
 		}
-		if f == formatJSON {
+		if f == cli.FormatJSON {
 			return printJSON(d.stdout, entries)
+		}
+		if len(entries) == 0 {
+			fmt.Fprintln(d.stdout, "0 entries")
+			return nil
 		}
 		rows := make([][]string, len(entries))
 		for i, e := range entries {

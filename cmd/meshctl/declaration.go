@@ -27,7 +27,7 @@ listed as such: its revisions are kept and can be shown.`,
 		Example: "  meshctl declaration list",
 		Args:    cobra.NoArgs,
 	}
-	form := output(cmd)
+	form := cli.OutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		f, err := form()
 		if err != nil {
@@ -37,7 +37,7 @@ listed as such: its revisions are kept and can be shown.`,
 		if err != nil {
 			return err
 		}
-		if f == formatJSON {
+		if f == cli.FormatJSON {
 			return printJSON(d.stdout, views)
 		}
 		if len(views) == 0 {
@@ -72,7 +72,7 @@ comment says so in its place.`,
 		Args: cobra.ExactArgs(1),
 	}
 	cmd.Flags().Int64Var(&revision, "revision", 0, "which revision, a `NUMBER`; 0: the newest")
-	form := output(cmd)
+	form := cli.OutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		f, err := form()
 		if err != nil {
@@ -85,7 +85,7 @@ comment says so in its place.`,
 		if err != nil {
 			return err
 		}
-		if f == formatJSON {
+		if f == cli.FormatJSON {
 			return printJSON(d.stdout, view)
 		}
 		return printDeclaration(d.stdout, view)

@@ -34,6 +34,11 @@ outstanding for as long as it is off; that is not a failure, and nothing waits
 for it. The declaration is written either way, and every node applies it as soon
 as it can.
 
+A declaration that is the same already is not written. With --anew it is: a new
+revision and generation for each of its nodes, which then see to all of it once
+more and try again what they do not try again by themselves, such as a version
+of mesh-host that was undone there.
+
 Exit code 0 says that it was written, 1 that it was refused. How many nodes
 failed changes that only with --fail-on-failed.`,
 		Example: `  meshctl declare web.yaml
@@ -43,6 +48,7 @@ failed changes that only with --fail-on-failed.`,
 	}
 	cmd.Flags().DurationVar(&o.wait, "wait", 3*time.Second, "how long to look after the write, a `DURATION`; 0: not at all")
 	cmd.Flags().BoolVar(&o.follow, "follow", false, "go on looking until nothing is outstanding")
+	cmd.Flags().BoolVar(&o.anew, "anew", false, "write it also when it is the same already, so that its nodes see to it once more")
 	cmd.Flags().BoolVar(&o.failOnFailed, "fail-on-failed", false, "exit with 1 when a node is seen to have failed")
 	cmd.RunE = func(cmd *cobra.Command, files []string) error {
 		switch {
@@ -63,6 +69,8 @@ type declareOptions struct {
 	// follow looks without end; wait is then not used.
 	follow       bool
 	failOnFailed bool
+	// anew writes what is the same already.
+	anew bool
 }
 
 func (d deps) declare(ctx context.Context, client *api.Client, o declareOptions, files []string) error {
@@ -72,7 +80,7 @@ func (d deps) declare(ctx context.Context, client *api.Client, o declareOptions,
 	}
 	written := make([]control.Declared, 0, len(documents))
 	for _, doc := range documents {
-		answer, err := writeOne(ctx, client, doc)
+		answer, err := writeOne(ctx, client, doc, o.anew)
 		if err != nil {
 			return refused(err, doc, written)
 		}
@@ -80,6 +88,7 @@ func (d deps) declare(ctx context.Context, client *api.Client, o declareOptions,
 			fmt.Fprintf(d.stdout, "%s revision %d written, %s to change\n", answer.Declaration, answer.Revision, count(answer.Nodes, "node", "nodes"))
 		} else {
 			fmt.Fprintf(d.stdout, "%s revision %d is the same already, nothing written\n", answer.Declaration, answer.Revision)
+			fmt.Fprintln(d.stderr, "--anew writes it all the same, so that its nodes see to it once more")
 		}
 		written = append(written, answer)
 	}
@@ -122,7 +131,7 @@ func (d deps) readAll(files []string) ([]loaded, error) {
 	return documents, nil
 }
 
-func writeOne(ctx context.Context, client *api.Client, doc loaded) (control.Declared, error) {
+func writeOne(ctx context.Context, client *api.Client, doc loaded, anew bool) (control.Declared, error) {
 	if len(doc.Blobs) > 0 {
 		sums := make([]string, 0, len(doc.Blobs))
 		for sum := range doc.Blobs {
@@ -138,6 +147,9 @@ func writeOne(ctx context.Context, client *api.Client, doc loaded) (control.Decl
 				return control.Declared{}, err
 			}
 		}
+	}
+	if anew {
+		return client.DeclareAnew(ctx, doc.Doc)
 	}
 	return client.Declare(ctx, doc.Doc)
 }
@@ -177,6 +189,7 @@ func (d deps) watch(ctx context.Context, client *api.Client, o declareOptions, w
 	}
 	var last []control.Progress
 	for {
+		began := d.now()
 		seen, err := look(ctx, client, written)
 		if err != nil {
 			return d.lookedInVain(ctx, o, err, last)
@@ -188,7 +201,7 @@ func (d deps) watch(ctx context.Context, client *api.Client, o declareOptions, w
 		if settled(seen) || (!o.follow && !d.now().Before(end)) {
 			break
 		}
-		pause := time.NewTimer(poll)
+		pause := time.NewTimer(pauseAfter(poll, d.now().Sub(began)))
 		select {
 		case <-ctx.Done():
 			pause.Stop()
@@ -219,6 +232,10 @@ func (d deps) lookedInVain(ctx context.Context, o declareOptions, err error, las
 	}
 	return mesh.Errorf(mesh.CodeUnavailable, "whether a node failed is not known, and --fail-on-failed asks for it")
 }
+
+// pauseAfter is how long to wait after a look that took so long: what takes the
+// control plane of a large mesh long is asked less often.
+func pauseAfter(poll, took time.Duration) time.Duration { return max(poll, 4*took) }
 
 func look(ctx context.Context, client *api.Client, written []control.Declared) ([]control.Progress, error) {
 	seen := make([]control.Progress, len(written))

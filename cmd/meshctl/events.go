@@ -26,7 +26,7 @@ kept; what operators did is in "meshctl audit".`,
 	}
 	cmd.Flags().StringVar(&node, "node", "", "only those of this node, a `NAME`")
 	cmd.Flags().IntVar(&limit, "limit", 50, "at most this `NUMBER` of events")
-	form := output(cmd)
+	form := cli.OutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		f, err := form()
 		if err != nil {
@@ -39,7 +39,7 @@ kept; what operators did is in "meshctl audit".`,
 		if err != nil {
 			return err
 		}
-		if f == formatJSON {
+		if f == cli.FormatJSON {
 			return printJSON(d.stdout, events)
 		}
 		if len(events) == 0 {

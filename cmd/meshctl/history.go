@@ -23,7 +23,7 @@ too.`,
 		Example: "  meshctl declaration history web",
 		Args:    cobra.ExactArgs(1),
 	}
-	form := output(cmd)
+	form := cli.OutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		f, err := form()
 		if err != nil {
@@ -33,7 +33,7 @@ too.`,
 		if err != nil {
 			return err
 		}
-		if f == formatJSON {
+		if f == cli.FormatJSON {
 			return printJSON(d.stdout, views)
 		}
 		rows := make([][]string, len(views))
@@ -67,7 +67,7 @@ differs is said.`,
 	}
 	cmd.Flags().Int64Var(&from, "from", 0, "the earlier revision, a `NUMBER`; 0: the one before the other")
 	cmd.Flags().Int64Var(&to, "to", 0, "the later revision, a `NUMBER`; 0: the newest")
-	form := output(cmd)
+	form := cli.OutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		f, err := form()
 		if err != nil {
@@ -80,7 +80,7 @@ differs is said.`,
 		if err != nil {
 			return err
 		}
-		if f == formatJSON {
+		if f == cli.FormatJSON {
 			return printJSON(d.stdout, c)
 		}
 		return printComparison(d.stdout, c)

@@ -256,8 +256,9 @@ func TestAnInterruptedWatchLeavesTheDeclarationWritten(t *testing.T) {
 	d := newDesk(t)
 	d.files["web.yaml"] = motd("web")
 	d.operator.Steps = []control.Progress{{Nodes: 1, Outstanding: 1, Undelivered: 1}}
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	d.operator.Watched = interrupt
 
 	got := d.runContext(ctx, "declare", "--follow", "web.yaml")
 
@@ -470,5 +471,14 @@ func TestVersionWorksWithoutAControlPlane(t *testing.T) {
 	want(t, got, 0, "meshctl 0.0.0-dev\n")
 	if !strings.Contains(got.stderr, "no such socket") {
 		t.Fatalf("standard error %q does not say that the control plane was not asked", got.stderr)
+	}
+}
+
+func TestWhoWatchesTakesAFifthOfAControlPlaneThatIsSlowToAnswer(t *testing.T) {
+	const poll = 250 * time.Millisecond
+	for _, c := range []struct{ took, want time.Duration }{{0, poll}, {time.Millisecond, poll}, {time.Second, 4 * time.Second}} {
+		if got := pauseAfter(poll, c.took); got != c.want {
+			t.Errorf("after a look of %s the next waits %s, want %s", c.took, got, c.want)
+		}
 	}
 }

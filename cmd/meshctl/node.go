@@ -12,6 +12,7 @@ import (
 
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/control"
+	"github.com/meshctl/mesh/internal/cli"
 )
 
 func newNodeCommand(d deps) *cobra.Command {
@@ -35,7 +36,7 @@ output are shown.`,
   meshctl node show web-1 -o json`,
 		Args: cobra.ExactArgs(1),
 	}
-	form := output(cmd)
+	form := cli.OutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		f, err := form()
 		if err != nil {
@@ -45,7 +46,7 @@ output are shown.`,
 		if err != nil {
 			return err
 		}
-		if f == formatJSON {
+		if f == cli.FormatJSON {
 			return printJSON(d.stdout, node)
 		}
 		return d.printNode(node)

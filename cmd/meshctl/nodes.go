@@ -11,6 +11,7 @@ import (
 
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/control"
+	"github.com/meshctl/mesh/internal/cli"
 )
 
 func newNodesCommand(d deps) *cobra.Command {
@@ -34,7 +35,7 @@ retiring, ahead (see mesh-control recover), unheard (since a restore) and note.`
   meshctl nodes -o json`,
 		Args: cobra.NoArgs,
 	}
-	form := output(cmd)
+	form := cli.OutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		f, err := form()
 		if err != nil {
@@ -44,7 +45,7 @@ retiring, ahead (see mesh-control recover), unheard (since a restore) and note.`
 		if err != nil {
 			return err
 		}
-		if f == formatJSON {
+		if f == cli.FormatJSON {
 			return d.printNodesJSON(nodes)
 		}
 		return d.printNodes(nodes)

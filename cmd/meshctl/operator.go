@@ -56,7 +56,7 @@ it changes nothing and prints them again.`,
 	cmd.Flags().StringVar(&role, "role", "", "the `ROLE`: reader, publisher or admin")
 	cmd.Flags().StringArrayVar(&req.Declarations, "declaration", nil, "the `NAME` of a declaration that a publisher may write; may be repeated")
 	cmd.Flags().StringArrayVar(&req.Packages, "package", nil, "a `PATTERN` of names of packages that a publisher may publish, with * and ?; may be repeated")
-	form := output(cmd)
+	form := cli.OutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		f, err := form()
 		switch {
@@ -75,7 +75,7 @@ it changes nothing and prints them again.`,
 		if err != nil {
 			return err
 		}
-		if f == formatJSON {
+		if f == cli.FormatJSON {
 			return printJSON(d.stdout, added)
 		}
 		return d.printOperator(added)
@@ -133,7 +133,7 @@ are not listed: they come through the socket.`,
 		Example: "  meshctl operator list",
 		Args:    cobra.NoArgs,
 	}
-	form := output(cmd)
+	form := cli.OutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		f, err := form()
 		if err != nil {
@@ -143,7 +143,7 @@ are not listed: they come through the socket.`,
 		if err != nil {
 			return err
 		}
-		if f == formatJSON {
+		if f == cli.FormatJSON {
 			return printJSON(d.stdout, operators)
 		}
 		if len(operators) == 0 {

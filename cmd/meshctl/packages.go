@@ -30,7 +30,7 @@ func newPackagesListCommand(d deps) *cobra.Command {
 		Args:    cobra.NoArgs,
 	}
 	cmd.Flags().StringVar(&suite, "suite", api.DefaultSuite, "the `SUITE` to list")
-	form := output(cmd)
+	form := cli.OutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		f, err := form()
 		if err != nil {
@@ -40,7 +40,7 @@ func newPackagesListCommand(d deps) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if f == formatJSON {
+		if f == cli.FormatJSON {
 			return printJSON(d.stdout, packages)
 		}
 		if len(packages) == 0 {
@@ -84,7 +84,7 @@ and which nodes have it. A version that somebody needs is not removed.`,
 		Example: "  meshctl packages show hello",
 		Args:    cobra.ExactArgs(1),
 	}
-	form := output(cmd)
+	form := cli.OutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		f, err := form()
 		if err != nil {
@@ -94,7 +94,7 @@ and which nodes have it. A version that somebody needs is not removed.`,
 		if err != nil {
 			return err
 		}
-		if f == formatJSON {
+		if f == cli.FormatJSON {
 			return printJSON(d.stdout, versions)
 		}
 		rows := make([][]string, len(versions))
@@ -123,7 +123,7 @@ afterwards; the same file can be published again.`,
 	cmd.Flags().StringVar(&format, "format", "", "deb or rpm; without it both")
 	cmd.Flags().StringVar(&arch, "arch", "", "only this `ARCHITECTURE`, as the package names it")
 	cmd.Flags().BoolVar(&anyway, "even-if-used", false, "remove also what a declaration names or a node has")
-	form := output(cmd)
+	form := cli.OutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		f, err := form()
 		if err != nil {
@@ -141,7 +141,7 @@ afterwards; the same file can be published again.`,
 		if err != nil {
 			return err
 		}
-		if f == formatJSON {
+		if f == cli.FormatJSON {
 			return printJSON(d.stdout, gone)
 		}
 		for _, p := range gone {
@@ -167,7 +167,7 @@ is made. Promoting again changes nothing.`,
 	cmd.Flags().StringVar(&to, "to", "", "the `SUITE` that gets them")
 	cmd.Flags().StringVar(&format, "format", "", "deb or rpm; without it both")
 	cmd.Flags().StringVar(&arch, "arch", "", "only this `ARCHITECTURE`, as the package names it")
-	form := output(cmd)
+	form := cli.OutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		f, err := form()
 		if err != nil {
@@ -184,7 +184,7 @@ is made. Promoting again changes nothing.`,
 		if err != nil {
 			return err
 		}
-		if f == formatJSON {
+		if f == cli.FormatJSON {
 			return printJSON(d.stdout, done)
 		}
 		for _, p := range done.Files {
@@ -207,7 +207,7 @@ func newPackagesSuitesCommand(d deps) *cobra.Command {
 		Example: "  meshctl packages suites",
 		Args:    cobra.NoArgs,
 	}
-	form := output(cmd)
+	form := cli.OutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		f, err := form()
 		if err != nil {
@@ -217,7 +217,7 @@ func newPackagesSuitesCommand(d deps) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if f == formatJSON {
+		if f == cli.FormatJSON {
 			return printJSON(d.stdout, suites)
 		}
 		for _, s := range suites {

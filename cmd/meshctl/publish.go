@@ -13,6 +13,7 @@ import (
 
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/control/api"
+	"github.com/meshctl/mesh/internal/cli"
 )
 
 const (
@@ -40,7 +41,7 @@ version.`,
 		Args: cobra.MinimumNArgs(1),
 	}
 	cmd.Flags().StringVar(&suite, "suite", api.DefaultSuite, "the `SUITE` to publish to")
-	form := output(cmd)
+	form := cli.OutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, files []string) error {
 		f, err := form()
 		if err != nil {
@@ -50,7 +51,7 @@ version.`,
 		if err != nil {
 			return err
 		}
-		if f == formatJSON {
+		if f == cli.FormatJSON {
 			return printJSON(d.stdout, published)
 		}
 		d.printPublished(published)

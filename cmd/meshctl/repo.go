@@ -13,6 +13,7 @@ import (
 
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/control/api"
+	"github.com/meshctl/mesh/internal/cli"
 )
 
 func newRepoCommand(d deps) *cobra.Command {
@@ -41,8 +42,8 @@ is left behind:
 	return cmd
 }
 
-func (d deps) printKeys(f format, keys api.Keys) error {
-	if f == formatJSON {
+func (d deps) printKeys(f cli.Format, keys api.Keys) error {
+	if f == cli.FormatJSON {
 		return printJSON(d.stdout, keys)
 	}
 	rows := make([][]string, len(keys.Keys))
@@ -92,7 +93,7 @@ which nodes have not yet verified a file with both public keys.`,
 		Args:    cobra.NoArgs,
 	}
 	cmd.Flags().BoolVar(&public, "public", false, "print the public part, armored, and nothing else")
-	form := output(cmd)
+	form := cli.OutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		f, err := form()
 		if err != nil {
@@ -121,7 +122,7 @@ anew with both; finish the rotation when the nodes have applied it.`,
 		Example: "  meshctl repo key rotate",
 		Args:    cobra.NoArgs,
 	}
-	form := output(cmd)
+	form := cli.OutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		f, err := form()
 		if err != nil {
@@ -145,7 +146,7 @@ passphrase, RSA of 3072 bits or more. "-" reads standard input. Only root may.`,
 		Example: "  meshctl repo key import backup.key",
 		Args:    cobra.ExactArgs(1),
 	}
-	form := output(cmd)
+	form := cli.OutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		f, err := form()
 		if err != nil {
@@ -188,7 +189,7 @@ the new public key.`,
 		Args:    cobra.NoArgs,
 	}
 	cmd.Flags().BoolVar(&anyway, "even-if-lacking", false, "finish although nodes lack the new key; they can install nothing until they get it")
-	form := output(cmd)
+	form := cli.OutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		f, err := form()
 		if err != nil {

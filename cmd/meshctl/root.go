@@ -61,23 +61,3 @@ func newRootCommand(d deps) *cobra.Command {
 	cli.AddManCommand(root)
 	return root
 }
-
-// output adds -o to cmd, and returns how to read it after parsing.
-func output(cmd *cobra.Command) func() (format, error) {
-	text := cmd.Flags().StringP("output", "o", string(formatText), "`FORMAT` of the answer: text or json")
-	return func() (format, error) {
-		switch f := format(*text); f {
-		case formatText, formatJSON:
-			return f, nil
-		default:
-			return "", cli.Usagef(cmd, "--output %q is neither text nor json", *text)
-		}
-	}
-}
-
-type format string
-
-const (
-	formatText format = "text"
-	formatJSON format = "json"
-)

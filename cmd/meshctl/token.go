@@ -50,7 +50,7 @@ identity is revoked in the same step in which the new one is stored.`,
 	cmd.Flags().DurationVar(&req.TTL, "ttl", time.Hour, "how long the token can be used, a `DURATION` such as 30m or 24h")
 	cmd.Flags().StringVar(&req.Replaces, "replaces", "", "the `NODE` whose place the machine takes")
 	cmd.Flags().StringArrayVar(&req.Addresses, "address", nil, "a `HOST:PORT` at which the machine reaches the control plane; may be repeated; without it the control plane's own")
-	form := output(cmd)
+	form := cli.OutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		f, err := form()
 		if err != nil {
@@ -66,7 +66,7 @@ identity is revoked in the same step in which the new one is stored.`,
 		if err != nil {
 			return err
 		}
-		if f == formatJSON {
+		if f == cli.FormatJSON {
 			return printJSON(d.stdout, answer)
 		}
 		return printToken(d.stdout, d.stderr, answer)

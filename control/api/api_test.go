@@ -244,6 +244,36 @@ func TestAnUploadBeyondTheLimitIsRefusedAndLeavesNothing(t *testing.T) {
 	wantCode(t, err, mesh.CodeInvalid, "longer than")
 }
 
+func TestAPackageBeyondTheLimitIsRefusedBeforeTheRestOfTheUploadIsTaken(t *testing.T) {
+	p := start(t, func(c *api.Config) { c.MaxPackage = 1 << 20 })
+	sent := &counted{r: io.LimitReader(zeros{}, 512<<20)}
+
+	_, err := p.client.Publish(t.Context(), "stable", []api.Upload{{Name: "small.deb", Body: strings.NewReader("a")}, {Name: "large.deb", Body: sent}})
+
+	wantCode(t, err, mesh.CodeInvalid, "large.deb is larger than 1 MiB")
+	if sent.n > 256<<20 {
+		t.Errorf("%d MiB were taken of a package of which 1 MiB is allowed", sent.n>>20)
+	}
+	if list, err := p.client.Packages(t.Context(), "stable"); err != nil || len(list) != 0 {
+		t.Errorf("suite holds %v (%v) after a refused upload, want nothing", list, err)
+	}
+	if left, err := os.ReadDir(p.spool); err != nil || len(left) != 0 {
+		t.Errorf("spool holds %v (%v), want nothing", left, err)
+	}
+}
+
+// counted counts what is read.
+type counted struct {
+	r io.Reader
+	n int64
+}
+
+func (c *counted) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.n += int64(n)
+	return n, err
+}
+
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }

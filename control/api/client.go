@@ -97,6 +97,11 @@ func (c *Client) Declare(ctx context.Context, doc mesh.Document) (control.Declar
 	return ask[control.Declared](ctx, c, http.MethodPut, "/v1/declarations/"+url.PathEscape(doc.Declaration), doc)
 }
 
+// DeclareAnew is Declare that writes also what is the same already.
+func (c *Client) DeclareAnew(ctx context.Context, doc mesh.Document) (control.Declared, error) {
+	return ask[control.Declared](ctx, c, http.MethodPut, "/v1/declarations/"+url.PathEscape(doc.Declaration)+"?anew=1", doc)
+}
+
 // RemoveDeclaration removes a named declaration; its revisions stay readable.
 func (c *Client) RemoveDeclaration(ctx context.Context, name string) (control.Declared, error) {
 	return ask[control.Declared](ctx, c, http.MethodDelete, "/v1/declarations/"+url.PathEscape(name), nil)

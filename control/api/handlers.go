@@ -59,7 +59,14 @@ func (s *Server) declare(r *http.Request, by control.Caller) (any, error) {
 	if name := r.PathValue("name"); doc.Declaration != name {
 		return nil, mesh.Errorf(mesh.CodeInvalid, "the document is named %q and the request %q; nothing was written", doc.Declaration, name)
 	}
-	return s.cfg.Operator.Declare(r.Context(), by, doc)
+	switch anew := r.URL.Query().Get("anew"); anew {
+	case "":
+		return s.cfg.Operator.Declare(r.Context(), by, doc)
+	case "1":
+		return s.cfg.Operator.DeclareAnew(r.Context(), by, doc)
+	default:
+		return nil, mesh.Errorf(mesh.CodeInvalid, "anew=%q is not 1; nothing was written", anew)
+	}
 }
 
 func (s *Server) removeDeclaration(r *http.Request, by control.Caller) (any, error) {

@@ -20,6 +20,8 @@ type Operator interface {
 	// Declare writes a named declaration whole, or refuses it whole. Every blob
 	// that it names has been given to PutBlob before.
 	Declare(ctx context.Context, by control.Caller, doc mesh.Document) (control.Declared, error)
+	// DeclareAnew is Declare that writes also what is the same already.
+	DeclareAnew(ctx context.Context, by control.Caller, doc mesh.Document) (control.Declared, error)
 	// RemoveDeclaration writes a revision that removes the declaration.
 	RemoveDeclaration(ctx context.Context, by control.Caller, name string) (control.Declared, error)
 	Declarations(ctx context.Context) ([]control.DeclarationView, error)

@@ -12,6 +12,7 @@ import (
 
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/control"
+	"github.com/meshctl/mesh/internal/sqlite"
 	"github.com/meshctl/mesh/internal/version"
 )
 
@@ -32,7 +33,9 @@ type Config struct {
 	// SpoolDir is where uploads stand until they are published; it exists and
 	// is on a disk. Empty: the system's directory for temporary files.
 	SpoolDir string
-	// MaxUpload bounds one publication. Zero: 8 GiB.
+	// MaxPackage bounds one file of a publication. Zero: 2 GiB.
+	MaxPackage int64
+	// MaxUpload bounds one publication. Zero: 8 GiB, or one package if that is larger.
 	MaxUpload int64
 	// MaxBlob bounds one blob. Zero: 1 GiB.
 	MaxBlob int64
@@ -49,8 +52,11 @@ type Server struct {
 
 // New makes a server. It opens and starts nothing.
 func New(cfg Config) *Server {
+	if cfg.MaxPackage == 0 {
+		cfg.MaxPackage = 2 << 30
+	}
 	if cfg.MaxUpload == 0 {
-		cfg.MaxUpload = 8 << 30
+		cfg.MaxUpload = max(8<<30, cfg.MaxPackage+1<<20)
 	}
 	if cfg.MaxBlob == 0 {
 		cfg.MaxBlob = 1 << 30
@@ -172,6 +178,12 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	)
 	switch {
 	case errors.As(err, &known):
+		if sqlite.IsFull(err) {
+			s.cfg.Log.Error("the disk is full", "method", r.Method, "path", r.URL.Path, "error", known.Err)
+		}
+	case sqlite.IsFull(err):
+		s.cfg.Log.Error("the disk is full", "method", r.Method, "path", r.URL.Path, "error", err)
+		known = mesh.Errorf(mesh.CodeUnavailable, "the disk of the control plane is full, so nothing was done; make room there, then ask again")
 	case errors.As(err, &problems):
 		known = &mesh.Error{Code: mesh.CodeInvalid, Message: "refused; nothing was written", Details: problems}
 	case errors.As(err, &tooLong):

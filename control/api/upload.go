@@ -34,7 +34,7 @@ func (s *Server) publish(r *http.Request, by control.Caller) (any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make room for an upload: %w", err)
 	}
-	sp := &spool{dir: dir}
+	sp := &spool{dir: dir, limit: s.cfg.MaxPackage}
 	defer func() {
 		if err := sp.close(); err != nil {
 			s.cfg.Log.Warn("upload not cleared away", "dir", dir, "error", err)
@@ -63,7 +63,9 @@ func (s *Server) publish(r *http.Request, by control.Caller) (any, error) {
 
 // spool holds the files of one upload.
 type spool struct {
-	dir     string
+	dir string
+	// limit is the size of the largest file, in bytes.
+	limit   int64
 	files   []*os.File
 	uploads []Upload
 }
@@ -90,12 +92,15 @@ func (sp *spool) take(form *multipart.Reader) error {
 		}
 		sp.files = append(sp.files, f)
 		out := &sink{w: f}
-		size, err := io.Copy(out, part)
+		size, err := io.Copy(out, io.LimitReader(part, sp.limit+1))
 		if out.err != nil {
 			return fmt.Errorf("keep an upload: %w", out.err)
 		}
 		if err != nil {
 			return brokenUpload(err)
+		}
+		if size > sp.limit {
+			return mesh.Errorf(mesh.CodeInvalid, "%s is larger than %d MiB, the largest package that is taken here; see repository_max_package_mib; nothing was published", name, sp.limit>>20)
 		}
 		if _, err := f.Seek(0, io.SeekStart); err != nil {
 			return fmt.Errorf("go back in an upload: %w", err)

@@ -20,6 +20,7 @@ type connection struct {
 	server *Server
 	raw    net.Conn
 	source source
+	share  *share
 	log    *slog.Logger
 	// deadline closes raw when the first frame takes too long. It is stopped
 	// when that frame was answered.
@@ -48,12 +49,16 @@ func (c *connection) authenticate(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("wait for a greeting: %w", err)
 	}
-	select {
-	case c.server.slots <- struct{}{}:
-	case <-ctx.Done():
-		return ctx.Err()
+	// First its source's own places, so that waiting for those of all is for
+	// sources that have some left.
+	for _, slots := range []chan struct{}{c.share.slots, c.server.slots} {
+		select {
+		case slots <- struct{}{}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		defer func() { <-slots }()
 	}
-	defer func() { <-c.server.slots }()
 	c.deadline = time.AfterFunc(cfg.HandshakeTimeout, func() { _ = c.raw.Close() })
 	conn, channels, requests, err := ssh.NewServerConn(&greeted{Conn: c.raw, first: reader}, c.sshConfig(ctx))
 	if err != nil {

@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -18,6 +17,7 @@ import (
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/control"
 	"github.com/meshctl/mesh/internal/frame"
+	"github.com/meshctl/mesh/internal/sqlite"
 	"github.com/meshctl/mesh/internal/stall"
 )
 
@@ -38,13 +38,14 @@ type nodeLink struct {
 
 	mu   sync.Mutex
 	todo todo
+	// welcomed is set when the policy took the hello, under mu. What is to be
+	// written before that waits for the welcome.
+	welcomed bool
 	// proofs holds who waits for a proof, by nonce, under mu.
 	proofs map[string]chan struct{}
 	// parting cuts the connection after Close, under mu. Nil until then.
 	parting *time.Timer
 
-	// welcomed is set when the policy took the hello.
-	welcomed atomic.Bool
 	// sent is the newest generation declared on this link. Writer only.
 	sent mesh.Generation
 	// blobs is how many blobs are streamed now. It has its own places.
@@ -164,6 +165,9 @@ func (l *nodeLink) do(change func(*todo)) {
 func (l *nodeLink) take() todo {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if !l.welcomed {
+		return todo{end: l.todo.end, last: l.todo.last}
+	}
 	t := l.todo
 	l.todo = todo{acked: t.acked, end: t.end}
 	return t
@@ -286,7 +290,6 @@ func (l *nodeLink) read(ctx context.Context) error {
 	if welcome.HeartbeatSeconds == 0 {
 		welcome.HeartbeatSeconds = int(l.server.cfg.Heartbeat / time.Second)
 	}
-	l.welcomed.Store(true)
 	if err := l.welcome(welcome, recovery); err != nil {
 		return err
 	}
@@ -348,10 +351,19 @@ func (l *nodeLink) welcome(welcome mesh.Welcome, recovery *mesh.Recover) error {
 		frames = append(frames, parts...)
 	}
 	l.do(func(t *todo) {
-		t.frames = append(t.frames, frames...)
+		// The policy may have woken this link since it took the hello: welcome and
+		// recovery copy go before all of that.
+		l.welcomed = true
+		t.frames = append(frames, t.frames...)
 		t.look = true
 	})
 	return nil
+}
+
+func (l *nodeLink) isWelcome() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.welcomed
 }
 
 // recoverPart is the length of what one frame of a recovery copy carries, in
@@ -393,7 +405,7 @@ func (l *nodeLink) handle(ctx context.Context, storeID string, f mesh.Frame) err
 			// It can never be taken, and must not hold up what waits behind it.
 			l.log.Error("a message of a node cannot be taken and is dropped", "type", f.Type, "seq", f.Seq, "error", err)
 		default:
-			return fmt.Errorf("take %s: %w", f.Type, err)
+			return &notTaken{fmt.Errorf("take %s: %w", f.Type, err)}
 		}
 	case mesh.FrameHello, mesh.FrameEnrol:
 		return fmt.Errorf("a frame %q came in the middle of a link", f.Type)
@@ -410,10 +422,19 @@ func (l *nodeLink) handle(ctx context.Context, storeID string, f mesh.Frame) err
 	return nil
 }
 
+// notTaken is why a message could not be taken. It is sent again.
+type notTaken struct{ error }
+
+// Unwrap returns what the policy said.
+func (e *notTaken) Unwrap() error { return e.error }
+
 // finish ends the link after the reader did, and logs why.
 func (l *nodeLink) finish(ctx context.Context, err error) {
+	var untaken *notTaken
 	switch {
 	case ctx.Err() != nil:
+	case errors.As(err, &untaken) && (mesh.CodeOf(err) == mesh.CodeInternal || sqlite.IsFull(err)):
+		l.log.Error("a message of a node could not be stored; the link ends, and the node sends it again", "error", err)
 	case errors.Is(err, io.EOF):
 		l.log.Info("a node closed its link")
 	default:

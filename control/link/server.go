@@ -31,7 +31,8 @@ type Config struct {
 	Log *slog.Logger
 	// Operators knows the operators. Nil: none come through this door.
 	Operators OperatorPolicy
-	// MaxHandshakes is how many key exchanges run at a time. Zero: 64.
+	// MaxHandshakes is how many key exchanges run at a time; one source may have
+	// a quarter of these places. Zero: 64.
 	MaxHandshakes int
 	// MaxUnauthenticated is how many connections may be open that have not
 	// proved who they are. Beyond it nothing is accepted until one has, or was
@@ -94,7 +95,7 @@ func New(cfg Config) (*Server, error) {
 		cfg:         cfg,
 		slots:       make(chan struct{}, cfg.MaxHandshakes),
 		unproven:    make(chan struct{}, cfg.MaxUnauthenticated),
-		sources:     newSources(cfg.MaxPerSource, cfg.Now),
+		sources:     newSources(cfg.MaxPerSource, (cfg.MaxHandshakes+3)/4, cfg.Now),
 		operators:   newDoor(),
 		perOperator: make(map[string]int),
 		links:       make(map[string][]*nodeLink),
@@ -151,13 +152,15 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 			continue
 		}
 		troubled = false
-		if !s.sources.enter(sourceOf(conn.RemoteAddr())) {
+		from := sourceOf(conn.RemoteAddr())
+		share := s.sources.enter(from)
+		if share == nil {
 			// It is told nothing, and nothing is spent on it.
 			_ = conn.Close()
 			<-s.unproven
 			continue
 		}
-		running.Go(func() { s.serve(ctx, conn) })
+		running.Go(func() { s.serve(ctx, conn, from, share) })
 	}
 }
 
@@ -175,14 +178,14 @@ func wait(ctx context.Context, d time.Duration) bool {
 
 // serve owns one connection from its acceptance to its end. It holds a place
 // in unproven, and one of its source, when it is called.
-func (s *Server) serve(ctx context.Context, raw net.Conn) {
+func (s *Server) serve(ctx context.Context, raw net.Conn, from source, share *share) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer func() { _ = raw.Close() }()
 	stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
 	defer stop()
 
-	c := &connection{server: s, raw: raw, source: sourceOf(raw.RemoteAddr()), log: s.cfg.Log.With("remote", raw.RemoteAddr().String())}
+	c := &connection{server: s, raw: raw, source: from, share: share, log: s.cfg.Log.With("remote", raw.RemoteAddr().String())}
 	err := c.authenticate(ctx)
 	s.sources.leave(c.source)
 	<-s.unproven

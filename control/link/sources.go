@@ -35,41 +35,57 @@ func sourceOf(a net.Addr) source {
 }
 
 // sources keeps one source from taking what is there for all: the places of
-// connections that have not proved who they are, and the patience for wrong
-// tokens.
+// connections that have not proved who they are, those of handshakes, and the
+// patience for wrong tokens.
 type sources struct {
 	now func() time.Time
-	// most is how many unproven connections one source may have.
-	most int
+	// most is how many unproven connections one source may have, handshakes how
+	// many of them may be shaking hands.
+	most, handshakes int
 
 	mu sync.Mutex
-	// unproven counts connections; what is zero is not in it. Under mu.
-	unproven map[source]int
+	// shares holds every source that has unproven connections. Under mu.
+	shares map[source]*share
 	// guessers holds when the last of the wrong tokens of a source will be
 	// forgotten. Under mu.
 	guessers map[source]time.Time
 }
 
-func newSources(most int, now func() time.Time) *sources {
-	return &sources{now: now, most: most, unproven: make(map[source]int), guessers: make(map[source]time.Time)}
+// share is what one source has of the places for all.
+type share struct {
+	// unproven counts its connections that have proved nothing. Under
+	// sources.mu.
+	unproven int
+	// slots bounds those of them that shake hands.
+	slots chan struct{}
 }
 
-// enter takes a place for a connection; false when the source has no more.
-func (s *sources) enter(from source) bool {
+func newSources(most, handshakes int, now func() time.Time) *sources {
+	return &sources{now: now, most: most, handshakes: handshakes, shares: make(map[source]*share), guessers: make(map[source]time.Time)}
+}
+
+// enter takes a place for a connection; nil when the source has no more.
+func (s *sources) enter(from source) *share {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.unproven[from] >= s.most {
-		return false
+	sh := s.shares[from]
+	if sh == nil {
+		sh = &share{slots: make(chan struct{}, s.handshakes)}
+		s.shares[from] = sh
 	}
-	s.unproven[from]++
-	return true
+	if sh.unproven >= s.most {
+		return nil
+	}
+	sh.unproven++
+	return sh
 }
 
 func (s *sources) leave(from source) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.unproven[from]--; s.unproven[from] <= 0 {
-		delete(s.unproven, from)
+	sh := s.shares[from]
+	if sh.unproven--; sh.unproven == 0 {
+		delete(s.shares, from)
 	}
 }
 

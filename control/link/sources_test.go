@@ -31,7 +31,7 @@ var _ net.Addr = textAddr("")
 
 func TestWrongTokensAreTakenForAWhileAndThenOnlySlowly(t *testing.T) {
 	now := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
-	s := newSources(1, func() time.Time { return now })
+	s := newSources(1, 1, func() time.Time { return now })
 	for i := range wrongTokens {
 		if rest := s.wait("evil"); rest != 0 {
 			t.Fatalf("after %d wrong tokens the source has to wait %s, want not yet", i, rest)
@@ -65,7 +65,7 @@ func TestWrongTokensAreTakenForAWhileAndThenOnlySlowly(t *testing.T) {
 
 func TestNoMoreSourcesAreRememberedThanThereIsRoomFor(t *testing.T) {
 	now := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
-	s := newSources(1, func() time.Time { return now })
+	s := newSources(1, 1, func() time.Time { return now })
 	for i := range 3 * guessersKept {
 		s.guessed(source(fmt.Sprint(i)))
 		now = now.Add(time.Millisecond)

@@ -22,7 +22,7 @@ func (l *nodeLink) offered(ctx context.Context, next ssh.NewChannel, running *sy
 	if next.ChannelType() != mesh.ChannelBlob {
 		return next.Reject(ssh.UnknownChannelType, "only "+mesh.ChannelBlob+" can be opened beside the link")
 	}
-	if !l.welcomed.Load() {
+	if !l.isWelcome() {
 		return next.Reject(ssh.Prohibited, "say hello first")
 	}
 	sum := string(next.ExtraData())

@@ -23,6 +23,9 @@ func Restored(ctx context.Context, file string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
+	if err := sqlite.Check(ctx, s.db); err != nil {
+		return err
+	}
 	return s.write(ctx, func(w *writer) error {
 		if err := w.exec(`UPDATE nodes SET unheard = 1 WHERE state = ?`, mesh.NodeEnrolled); err != nil {
 			return fmt.Errorf("mark nodes: %w", err)

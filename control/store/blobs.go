@@ -52,6 +52,7 @@ func place(sum string) string { return sum[:2] + "/" + sum }
 
 // Put stores what r gives, verified before it is named.
 func (b *Blobs) Put(ctx context.Context, sum string, r io.Reader) (err error) {
+	defer func() { err = room(err) }()
 	if !mesh.ValidDigest(sum) {
 		return fmt.Errorf("name of a blob: %w", control.ErrContent)
 	}

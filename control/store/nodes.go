@@ -361,6 +361,39 @@ func (s *Store) StoreLink(ctx context.Context, tx control.LinkTx) error {
 	})
 }
 
+// Recorded returns the greatest number of a message that was recorded.
+func (s *Store) Recorded(ctx context.Context, node, storeID string) (uint64, error) {
+	var number int64
+	err := s.db.QueryRowContext(ctx, `SELECT coalesce(max(q.number), 0) FROM sequences q JOIN nodes n ON n.id = q.node WHERE n.name = ? AND q.store = ?`, node, storeID).Scan(&number)
+	if err != nil {
+		return 0, fmt.Errorf("query the number of a message: %w", err)
+	}
+	return uint64(number), nil
+}
+
+// TakeBack forgets what a node reported that its store does not know.
+func (s *Store) TakeBack(ctx context.Context, tx control.TakeBackTx) error {
+	return s.write(ctx, func(w *writer) error {
+		node, err := w.nodeID(tx.Node)
+		if err != nil {
+			return err
+		}
+		number := int64(tx.Sequence.Number)
+		if err := w.exec(`UPDATE sequences SET number = ? WHERE node = ? AND store = ? AND number > ?`, number, node, tx.Sequence.StoreID, number); err != nil {
+			return fmt.Errorf("take back the number of a message: %w", err)
+		}
+		if err := w.exec(`UPDATE nodes SET reported = 0, reported_state = '', applied = min(applied, ?) WHERE id = ?`, uint(tx.Applied), node); err != nil {
+			return fmt.Errorf("take back what was reported: %w", err)
+		}
+		for _, e := range tx.Events {
+			if err := w.event(e); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
 // StoreContacts keeps when nodes were last heard of.
 func (s *Store) StoreContacts(ctx context.Context, contacts []control.Contact) error {
 	return s.write(ctx, func(w *writer) error {

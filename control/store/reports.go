@@ -215,24 +215,25 @@ func (w *writer) event(e control.EventView) error {
 
 // Results returns what the node's ledger holds as far as it was reported.
 func (s *Store) Results(ctx context.Context, node string) ([]mesh.Result, error) {
-	byNode, err := s.selectResults(ctx, `n.name = ?`, node)
+	byNode, err := s.selectResults(ctx, `x.output`, `n.name = ?`, node)
 	return byNode[node], err
 }
 
-// BadResults returns the results whose status is Bad, by node.
+// BadResults returns the results whose status is Bad, by node, without what the
+// tools wrote.
 func (s *Store) BadResults(ctx context.Context, nodes []string) (map[string][]mesh.Result, error) {
 	if nodes == nil {
-		return s.selectResults(ctx, `x.bad = 1`)
+		return s.selectResults(ctx, `''`, `x.bad = 1`)
 	}
 	list, err := encode(nodes)
 	if err != nil {
 		return nil, err
 	}
-	return s.selectResults(ctx, `x.bad = 1 AND n.name IN (SELECT value FROM json_each(?))`, list)
+	return s.selectResults(ctx, `''`, `x.bad = 1 AND n.name IN (SELECT value FROM json_each(?))`, list)
 }
 
-func (s *Store) selectResults(ctx context.Context, where string, args ...any) (map[string][]mesh.Result, error) {
-	rows, err := s.db.QueryContext(ctx, `SELECT n.name, r.name, x.status, x.reason, x.detail, x.output, x.generation, x.want, x.at
+func (s *Store) selectResults(ctx context.Context, output, where string, args ...any) (map[string][]mesh.Result, error) {
+	rows, err := s.db.QueryContext(ctx, `SELECT n.name, r.name, x.status, x.reason, x.detail, `+output+`, x.generation, x.want, x.at
 		FROM results x JOIN nodes n ON n.id = x.node JOIN resources r ON r.id = x.resource WHERE `+where+` ORDER BY n.name, r.name`, args...)
 	if err != nil {
 		return nil, fmt.Errorf("query results: %w", err)

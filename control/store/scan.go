@@ -25,8 +25,8 @@ func (m momentOf) Scan(src any) error {
 	return nil
 }
 
-// uint is a generation as SQLite keeps it. Generations are counted, so they
-// do not come near the sign.
+// uint is a generation as SQLite keeps it. Generations are counted, and what a
+// node says of them is bounded, so they do not come near the sign.
 func uint(g mesh.Generation) int64 { return int64(g) }
 
 // collect reads all rows; fields gives where the columns of one row go.

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"sync"
 
+	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/control"
+	"github.com/meshctl/mesh/internal/sqlite"
 )
 
 const (
@@ -77,8 +79,10 @@ func (w *writer) close() error {
 	return w.err
 }
 
-// write runs do inside a transaction and returns after the commit. When ctx
-// ends first the write may still be committed.
+// write runs do inside a transaction and returns after the commit. A ctx that
+// ends before do began makes it an error, and nothing is written. From then on
+// nobody waits for longer than the disk takes, and what it returns is so: a
+// caller that gave up half way would not know what its store holds.
 func (s *Store) write(ctx context.Context, do func(*writer) error) error {
 	j := &job{ctx: ctx, do: do, done: make(chan struct{})}
 	select {
@@ -91,8 +95,6 @@ func (s *Store) write(ctx context.Context, do func(*writer) error) error {
 	select {
 	case <-j.done:
 		return j.err
-	case <-ctx.Done():
-		return ctx.Err()
 	case <-s.writer.done:
 		// The writer has ended: either it did the job before, or nobody will.
 		select {
@@ -144,11 +146,21 @@ func (w *writer) group(first *job) {
 		if err != nil && j.err == nil {
 			j.err = err
 		}
+		j.err = room(j.err)
 		close(j.done)
 	}
 	if w.made >= sweepAfter {
 		w.sweep()
 	}
+}
+
+// room gives the sentence for an operator to an error that says that the disk is
+// full, and leaves any other as it is.
+func room(err error) error {
+	if !sqlite.IsFull(err) {
+		return err
+	}
+	return &mesh.Error{Code: mesh.CodeUnavailable, Message: "the disk of the control plane is full, so nothing was written; make room there, then ask again", Err: err}
 }
 
 // sweep forgets the names of resources that nothing refers to any more, so that

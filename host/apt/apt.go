@@ -17,11 +17,11 @@ import (
 	"strings"
 	"time"
 
-	version "github.com/knqyf263/go-deb-version"
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/host/resource"
 	"github.com/meshctl/mesh/host/resource/pkg"
 	"github.com/meshctl/mesh/host/resource/pkg/tool"
+	"github.com/meshctl/mesh/internal/pkgversion"
 )
 
 // Config is what New needs. Everything but Runner has a default that is right
@@ -48,6 +48,8 @@ type Config struct {
 	StateDir string
 	// CacheDir is apt's cache. Empty: /var/cache/apt.
 	CacheDir string
+	// DebconfDir is debconf's database. Empty: /var/cache/debconf.
+	DebconfDir string
 	// Kernel is the release of the running kernel. Empty: the kernel is asked.
 	Kernel string
 	// Now is the machine's clock, shown beside an index that is not current. Nil:
@@ -105,6 +107,9 @@ func New(c Config) *Manager {
 	if c.CacheDir == "" {
 		c.CacheDir = "/var/cache/apt"
 	}
+	if c.DebconfDir == "" {
+		c.DebconfDir = "/var/cache/debconf"
+	}
 	if c.Kernel == "" {
 		c.Kernel = tool.KernelRelease()
 	}
@@ -118,14 +123,7 @@ func New(c Config) *Manager {
 func (m *Manager) Tool() string { return "apt" }
 
 // Compare orders versions as dpkg does.
-func (m *Manager) Compare(a, b string) int {
-	va, errA := version.NewVersion(a)
-	vb, errB := version.NewVersion(b)
-	if errA != nil || errB != nil {
-		return strings.Compare(a, b)
-	}
-	return va.Compare(vb)
-}
+func (m *Manager) Compare(a, b string) int { return pkgversion.CompareDeb(a, b) }
 
 // environment is all that a tool gets to see: no dialog, no language but C, no
 // restart of services behind our back.
@@ -133,8 +131,8 @@ func (m *Manager) environment() []string {
 	return append([]string{
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		"HOME=/root",
-		"LC_ALL=C",
-		"LANG=C",
+		"LC_ALL=C.UTF-8",
+		"LANG=C.UTF-8",
 		"DEBIAN_FRONTEND=noninteractive",
 		"DEBIAN_PRIORITY=critical",
 		"APT_LISTCHANGES_FRONTEND=none",
@@ -146,7 +144,7 @@ func (m *Manager) environment() []string {
 }
 
 // options of every apt-get: configuration files of the admin stay, nothing is
-// cleaned up that nobody asked for, locks are waited for.
+// cleaned up or purged that nobody asked for, locks are waited for.
 func (m *Manager) options() []string {
 	return append(slices.Clone(m.c.Options),
 		"-q", "-y",
@@ -155,6 +153,7 @@ func (m *Manager) options() []string {
 		"-o", "DPkg::Lock::Timeout="+strconv.Itoa(int(m.c.LockWait.Seconds())),
 		"-o", "Dpkg::Use-Pty=0",
 		"-o", "APT::Get::AutomaticRemove=false",
+		"-o", "APT::Get::Purge=false",
 		"-o", "APT::Get::Show-User-Simulation-Note=false",
 		"-o", "APT::Color=0",
 	)
@@ -232,8 +231,10 @@ func (m *Manager) Commit(ctx context.Context, t pkg.Transaction) error {
 	return scriptOf(t, out, err)
 }
 
+// waitForDpkg waits for the locks of what a transaction uses. Without debconf's,
+// scripts would fail half way.
 func (m *Manager) waitForDpkg(ctx context.Context) error {
-	return tool.WaitUnlocked(ctx, m.c.LockWait, m.c.Waiting, m.c.AdminDir+"/lock-frontend", m.c.AdminDir+"/lock", m.c.CacheDir+"/archives/lock")
+	return tool.WaitUnlocked(ctx, m.c.LockWait, m.c.Waiting, m.c.AdminDir+"/lock-frontend", m.c.AdminDir+"/lock", m.c.CacheDir+"/archives/lock", m.c.DebconfDir+"/config.dat")
 }
 
 // run runs a tool that changes the machine and names how it ended.
@@ -251,6 +252,7 @@ func (m *Manager) run(ctx context.Context, name string, argv []string, limit tim
 		return out.Output, classify(out.Output, out.ExitStatus, "what it did is read from the database")
 	}
 	m.note(out.Output)
+	m.notes = append(m.notes, pkg.LeftNote(out)...)
 	return out.Output, nil
 }
 
@@ -332,6 +334,10 @@ func (m *Manager) Refresh(ctx context.Context) error {
 	failed, reason := refreshFailures(out)
 	m.unasked = nil
 	if err == nil && len(failed) == 0 {
+		return nil
+	}
+	if hook := failedHook(out); hook != "" && len(failed) == 0 {
+		m.notes = append(m.notes, pkg.Note{Text: "the indexes were fetched, and a hook of this machine failed: " + hook})
 		return nil
 	}
 	m.unasked = addresses(failed)

@@ -62,6 +62,7 @@ var verdicts = []verdict{
 	{mesh.ReasonSignature, []string{"Hash Sum mismatch", "File has unexpected size", "unauthenticated packages", "NO_PUBKEY", "GPG error"}, "a signature or checksum is wrong"},
 	{mesh.ReasonNotAvailable, []string{"Unable to locate package", "has no installation candidate"}, "no repository of this node offers it"},
 	{mesh.ReasonRepository, []string{"Failed to fetch", "Unable to fetch some archives"}, "a repository could not be reached"},
+	{mesh.ReasonTool, []string{"Problem executing scripts", "Failure running hook", "Failure running script"}, "a hook of this machine's apt configuration failed"},
 }
 
 var lockMarks = []string{"Could not get lock", "Unable to acquire the dpkg frontend lock", "Unable to lock", "dpkg frontend lock was locked by another process", "dpkg frontend lock is locked by another process"}
@@ -76,10 +77,8 @@ var (
 
 func classify(output string, status int, next string) error {
 	last := pkg.LastLines(output, reportLines)
-	for _, mark := range lockMarks {
-		if strings.Contains(output, mark) {
-			return resource.Deferred(mesh.ReasonLocked, nil, "somebody else holds the lock of the package manager; it is tried again").WithOutput(last)
-		}
+	if locked(output) {
+		return resource.Deferred(mesh.ReasonLocked, nil, "somebody else holds the lock of the package manager; it is tried again").WithOutput(last)
 	}
 	if f := versionMissing.FindStringSubmatch(output); f != nil {
 		return resource.Failed(mesh.ReasonNotAvailable, nil, "%s %s is not in any repository of this node", strings.Trim(f[2], "‘’'"), strings.Trim(f[1], "‘’'")).WithOutput(last)
@@ -102,6 +101,16 @@ func classify(output string, status int, next string) error {
 		return unmet(output[i:])
 	}
 	return resource.Failed(mesh.ReasonTool, nil, "apt ended with %d; %s", status, next).WithOutput(last)
+}
+
+// locked reports whether somebody else held a lock. A script that meets the lock
+// is one that failed, and something was done; a lock that the disk refuses is
+// held by nobody.
+func locked(output string) bool {
+	if scriptFailed.MatchString(output) || strings.Contains(output, "Read-only file system") || strings.Contains(output, "No space left on device") {
+		return false
+	}
+	return slices.ContainsFunc(lockMarks, func(mark string) bool { return strings.Contains(output, mark) })
 }
 
 // scriptOf makes an error about a failed script name the script of a package that
@@ -164,6 +173,9 @@ func refreshFailures(output string) (failed []string, reason mesh.Reason) {
 		if !strings.HasPrefix(line, "E: ") && !(strings.HasPrefix(line, "W: ") && alarming(line)) {
 			continue
 		}
+		if strings.HasPrefix(line, hookFailed) || line == "E: Sub-process returned an error code" {
+			continue
+		}
 		for _, r := range refreshReasons {
 			if slices.ContainsFunc(r.marks, func(mark string) bool { return strings.Contains(line, mark) }) {
 				reason = r.reason
@@ -174,6 +186,20 @@ func refreshFailures(output string) (failed []string, reason mesh.Reason) {
 		}
 	}
 	return failed, reason
+}
+
+// hookFailed begins the complaint about a hook that apt runs before or after it
+// fetches the indexes, and whose failure does not keep it from that.
+const hookFailed = "E: Problem executing scripts APT::Update::"
+
+// failedHook returns the complaint about a hook; empty: none failed.
+func failedHook(output string) string {
+	for line := range strings.Lines(output) {
+		if line = strings.TrimSpace(line); strings.HasPrefix(line, hookFailed) {
+			return line[len("E: "):]
+		}
+	}
+	return ""
 }
 
 // failuresShown bounds how many complaints of a refresh are kept.

@@ -8,6 +8,7 @@ package bundle
 import (
 	"archive/tar"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -31,6 +32,10 @@ const (
 	maxFiles     = 256
 	maxFileBytes = 2 << 30
 	askTimeout   = 30 * time.Second
+	// documentLimit bounds the document as it travels when the machine enrols,
+	// in bytes, with the content of its files in it. It leaves room in a frame for
+	// what else a machine says of itself.
+	documentLimit = 12 << 20
 )
 
 // Format is the format of package files that this machine can install.
@@ -116,6 +121,13 @@ func (s *Store) Take(ctx context.Context, path string) (mesh.Document, error) {
 	}
 	if problems := document.ForBundle(doc); len(problems) > 0 {
 		return mesh.Document{}, &mesh.Error{Code: mesh.CodeInvalid, Message: "the bundle's declaration cannot be applied without a control plane; nothing was done", Details: problems}
+	}
+	travels, err := json.Marshal(doc)
+	if err != nil {
+		return mesh.Document{}, fmt.Errorf("write the bundle's declaration as it travels: %w", err)
+	}
+	if len(travels) > documentLimit {
+		return mesh.Document{}, mesh.Errorf(mesh.CodeInvalid, "the bundle's declaration comes to %d bytes with the content of its files, and %d is what a control plane can take over when this machine enrols; put large files into a package; nothing was done", len(travels), documentLimit)
 	}
 	if _, err := s.read(ctx, aside); err != nil {
 		return mesh.Document{}, err

@@ -187,6 +187,9 @@ func TestABundleThatCannotBeTakenLeavesTheOneBefore(t *testing.T) {
 	if err := os.Symlink("/etc/shadow", filepath.Join(linked, "secret")); err != nil {
 		t.Fatal(err)
 	}
+	large := contents(t)
+	large["large"] = strings.Repeat("x", 10<<20)
+	large[bundle.DeclarationFile] += "  - file: /srv/large\n    source: large\n"
 	whole := asTar(t, contents(t))
 	cut := filepath.Join(t.TempDir(), "cut.tar")
 	if err := os.WriteFile(cut, []byte(read(t, whole)[:5000]), 0o644); err != nil {
@@ -198,6 +201,7 @@ func TestABundleThatCannotBeTakenLeavesTheOneBefore(t *testing.T) {
 	}{
 		"not there":             {"/nowhere/bundle", mesh.CodeNotFound},
 		"no declaration":        {asDir(t, without), ""},
+		"more than travels":     {asDir(t, large), mesh.CodeInvalid},
 		"a faulty declaration":  {asDir(t, with(bundle.DeclarationFile, "declaration: first\nresourcez: []\n")), mesh.CodeInvalid},
 		"select":                {asDir(t, with(bundle.DeclarationFile, "declaration: first\nselect: name == \"a\"\nresources: []\n")), mesh.CodeInvalid},
 		"a broken package":      {asDir(t, with("hello.deb", "no package")), mesh.CodeInvalid},

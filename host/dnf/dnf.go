@@ -20,6 +20,7 @@ import (
 	"github.com/meshctl/mesh/host/resource"
 	"github.com/meshctl/mesh/host/resource/pkg"
 	"github.com/meshctl/mesh/host/resource/pkg/tool"
+	"github.com/meshctl/mesh/internal/pkgversion"
 )
 
 // Config is what New needs. Everything but Runner has a default that is right
@@ -119,28 +120,34 @@ func New(c Config) *Manager {
 func (m *Manager) Tool() string { return "dnf" }
 
 // Compare orders versions, [epoch:]version-release, as rpm does.
-func (m *Manager) Compare(a, b string) int {
-	return compare(a, b)
-}
+func (m *Manager) Compare(a, b string) int { return pkgversion.CompareRPM(a, b) }
 
 func (m *Manager) environment() []string {
 	return append([]string{
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		"HOME=/root",
-		"LC_ALL=C",
-		"LANG=C",
+		"LC_ALL=C.UTF-8",
+		"LANG=C.UTF-8",
 		"NEEDRESTART_SUSPEND=1",
 	}, m.c.Env...)
 }
 
-// options of every dnf. A repository that does not answer is an error: by
-// itself dnf would go on without it and say success. Indexes are fetched by
-// Refresh and never in passing.
+// options of every dnf. A repository that does not answer is an error, and so is
+// a package that cannot come: by itself dnf would go on without it and say
+// success. Old kernels stay until the admin's own dnf counts them. Indexes are
+// fetched by Refresh and never in passing. What the admin set for the eyes of
+// people does not decide what is read here.
 func (m *Manager) options() []string {
-	return append(slices.Clone(m.c.Options),
+	whole := []string{"--setopt=strict=1"}
+	if m.dnf5() {
+		whole = []string{"--setopt=skip_broken=0", "--setopt=skip_unavailable=0"}
+	}
+	return append(append(slices.Clone(m.c.Options), whole...),
 		"--setopt=*.skip_if_unavailable=0",
 		"--setopt=clean_requirements_on_remove=0",
 		"--setopt=exit_on_lock=1",
+		"--setopt=installonly_limit=0",
+		"--setopt=color=never",
 	)
 }
 
@@ -159,7 +166,9 @@ func onlyMain(argv []string) []string {
 func (m *Manager) command(verb string, args ...string) []string {
 	argv := append([]string{m.c.Program}, m.options()...)
 	argv = append(argv, m.without()...)
-	argv = append(argv, "--setopt=metadata_expire=-1", "--setopt=*.metadata_expire=-1", verb)
+	argv = append(argv, "--setopt=metadata_expire=-1", "--setopt=*.metadata_expire=-1")
+	// A quieter dnf shows no plan.
+	argv = append(argv, "--setopt=debuglevel=2", verb)
 	return append(argv, args...)
 }
 
@@ -208,22 +217,42 @@ func (m *Manager) Simulate(ctx context.Context, t pkg.Transaction) (pkg.Plan, er
 				continue
 			}
 		}
-		argv := m.command(part.verb, append([]string{"--assumeno"}, part.specs...)...)
-		r, err := m.c.Reader.Read(ctx, argv, m.environment())
-		if err == nil && withoutRepositories(r.ExitStatus, r.Stderr) {
-			r, err = m.c.Reader.Read(ctx, onlyMain(argv), m.environment())
-		}
-		if err != nil {
-			return pkg.Plan{}, resource.Unknown(mesh.ReasonToolUnknown, err, "dnf could not say what it would do; nothing was done")
-		}
-		p, err := readTrial(r)
+		p, err := m.trial(ctx, part)
 		if err != nil {
 			return pkg.Plan{}, err
+		}
+		if part.verb == "remove" {
+			if err := seen(part, p); err != nil {
+				return pkg.Plan{}, err
+			}
 		}
 		plan.Install = append(plan.Install, p.Install...)
 		plan.Remove = append(plan.Remove, p.Remove...)
 	}
 	return plan, nil
+}
+
+// seen refuses a removal of what rpm has and dnf is told not to see.
+func seen(part part, plan pkg.Plan) error {
+	for _, spec := range part.specs {
+		if !slices.ContainsFunc(plan.Remove, func(s pkg.Step) bool { return spec == s.Name || spec == s.Name+"."+s.Arch }) {
+			return resource.Failed(mesh.ReasonHeld, nil, "%s is installed and dnf would not remove it, as its configuration excludes it; it stays", spec)
+		}
+	}
+	return nil
+}
+
+// trial asks dnf what a part would do.
+func (m *Manager) trial(ctx context.Context, part part) (pkg.Plan, error) {
+	argv := m.command(part.verb, append([]string{"--assumeno"}, part.specs...)...)
+	r, err := m.c.Reader.Read(ctx, argv, m.environment())
+	if err == nil && withoutRepositories(r.ExitStatus, r.Stderr) {
+		r, err = m.c.Reader.Read(ctx, onlyMain(argv), m.environment())
+	}
+	if err != nil {
+		return pkg.Plan{}, resource.Unknown(mesh.ReasonToolUnknown, err, "dnf could not say what it would do; nothing was done")
+	}
+	return readTrial(r)
 }
 
 // part is what one call of dnf does.
@@ -253,7 +282,8 @@ func (m *Manager) parts(t pkg.Transaction) []part {
 	return parts
 }
 
-// Commit runs dnf, once for what is installed and once for what is removed.
+// Commit runs dnf, once for what is installed and once for what is removed. What
+// was installed may need what is to be removed, which no trial beforehand shows.
 func (m *Manager) Commit(ctx context.Context, t pkg.Transaction) error {
 	for i, part := range m.parts(t) {
 		if i > 0 {
@@ -261,11 +291,35 @@ func (m *Manager) Commit(ctx context.Context, t pkg.Transaction) error {
 			if part.specs, err = m.stillThere(ctx, t.Remove); err != nil || len(part.specs) == 0 {
 				return err
 			}
+			if err := m.alone(ctx, part, t.Remove); err != nil {
+				return err
+			}
 		}
-		argv := m.command(part.verb, append([]string{"-y"}, part.specs...)...)
+		argv := m.command(part.verb, append(yes(), part.specs...)...)
 		if _, err := m.run(ctx, part.verb, argv, m.c.Timeout); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// yes answers whatever dnf asks, also where its configuration says no.
+func yes() []string { return []string{"-y", "--setopt=assumeno=0"} }
+
+// alone refuses a removal that would by now take others along.
+func (m *Manager) alone(ctx context.Context, part part, names []string) error {
+	plan, err := m.trial(ctx, part)
+	if err != nil {
+		return err
+	}
+	var others []string
+	for _, s := range plan.Remove {
+		if !slices.Contains(names, s.Name) && !slices.Contains(names, s.Name+":"+s.Arch) {
+			others = append(others, s.Name)
+		}
+	}
+	if len(others) > 0 {
+		return resource.Failed(mesh.ReasonWouldRemove, nil, "to remove %s would take away %s as well, which was not asked for; it stays", strings.Join(part.specs, ", "), strings.Join(others, ", "))
 	}
 	return nil
 }
@@ -317,6 +371,7 @@ func (m *Manager) run(ctx context.Context, name string, argv []string, limit tim
 			return out.Output, resource.Failed(mesh.ReasonTimeout, nil, "dnf was stopped after %s%s", limit, pkg.During(out)).WithOutput(pkg.LastLines(out.Output, reportLines))
 		case out.ExitStatus == 0:
 			m.note(out.Output)
+			m.notes = append(m.notes, pkg.LeftNote(out)...)
 			return out.Output, nil
 		}
 		if withoutRepositories(out.ExitStatus, out.Output) && len(onlyMain(argv)) < len(argv) {
@@ -391,7 +446,7 @@ func (m *Manager) Refresh(ctx context.Context) error {
 	reason := mesh.ReasonRepository
 	for range refreshRounds {
 		argv := append(append([]string{m.c.Program}, m.options()...), m.without()...)
-		out, err := m.run(ctx, "update", append(argv, "--setopt=metadata_expire=0", "--setopt=*.metadata_expire=0", "makecache", "-y", "--refresh"), 15*time.Minute)
+		out, err := m.run(ctx, "update", append(append(argv, "--setopt=metadata_expire=0", "--setopt=*.metadata_expire=0", "makecache", "--refresh"), yes()...), 15*time.Minute)
 		if errors.Is(err, pkg.ErrAdopted) {
 			return err
 		}
@@ -402,8 +457,11 @@ func (m *Manager) Refresh(ctx context.Context) error {
 		if err == nil && len(failed) == 0 {
 			break
 		}
-		if signature {
+		switch e := resource.AsError(err); {
+		case signature:
 			reason = mesh.ReasonSignature
+		case e != nil && (e.Reason == mesh.ReasonNoSpace || e.Reason == mesh.ReasonReadOnly):
+			return e
 		}
 		failure, shown = err, out
 		failed = slices.DeleteFunc(failed, func(id string) bool { return slices.Contains(m.unasked, id) })

@@ -95,6 +95,8 @@ var (
 	keptFile     = regexp.MustCompile(`(?:warning:|\[RPM\]) (\S+) (?:created|saved) as (\S+)`)
 	fileConflict = regexp.MustCompile(`file (\S+) (?:from install of \S+ conflicts with file from package|conflicts between attempted installs of \S+ and) (\S+)`)
 	unprovided   = regexp.MustCompile(`nothing provides (.+?) needed by (\S+)`)
+	unmeetable   = regexp.MustCompile(`package (\S+) (?:from \S+ )?(requires .+?), but none of the providers can be installed`)
+	incompatible = regexp.MustCompile(`package \S+\.(\S+?) (?:from \S+ )?does not have a compatible architecture`)
 	inTheWay     = regexp.MustCompile(`(?:problem with installed package|conflicts with \S+(?: [<=>]+ \S+)? provided by|installed package) ([^\s]+-[^\s]+-[^\s]+)`)
 	errorLine    = regexp.MustCompile(`(?m)^\s*(?:>>> \[RPM\]|error:|Error:) *(\S.*)$`)
 )
@@ -144,6 +146,9 @@ func problem(output string) error {
 	if len(missing) > 0 {
 		return resource.Failed(mesh.ReasonUnmet, nil, "what is needed is not to be had: %s; nothing was done", strings.Join(missing, ", ")).WithOutput(shown)
 	}
+	if f := incompatible.FindStringSubmatch(output); f != nil {
+		return resource.Failed(mesh.ReasonArchitecture, nil, "it is offered for architecture %s, and this machine takes no packages of that; nothing was done", f[1]).WithOutput(shown)
+	}
 	if strings.Contains(output, "conflicts with") || strings.Contains(output, "obsoletes") {
 		var others []string
 		for _, f := range inTheWay.FindAllStringSubmatch(output, 10) {
@@ -152,6 +157,9 @@ func problem(output string) error {
 			}
 		}
 		return resource.Failed(mesh.ReasonWouldRemove, nil, "it excludes what is installed or declared, which would have to go: %s; nothing was done", strings.Join(others, ", ")).WithOutput(shown)
+	}
+	if f := unmeetable.FindStringSubmatch(output); f != nil {
+		return resource.Failed(mesh.ReasonUnmet, nil, "what is required cannot be brought together: %s %s; nothing was done", f[1], f[2]).WithOutput(shown)
 	}
 	return resource.Failed(mesh.ReasonUnmet, nil, "what it requires cannot be brought together; nothing was done").WithOutput(shown)
 }

@@ -105,7 +105,7 @@ func (m *Manager) Mark(ctx context.Context, names []string, mark pkg.Mark) error
 		true:  {pkg.MarkManual: "user", pkg.MarkAuto: "dependency"},
 	}[m.dnf5()][mark]
 	argv := m.command("mark", word)
-	argv = append(argv, "-y")
+	argv = append(argv, yes()...)
 	_, err := m.run(ctx, "mark", append(argv, removeSpecs(names)...), 5*time.Minute)
 	return err
 }

@@ -165,7 +165,9 @@ var verdicts = []verdict{
 	{mesh.ReasonSignature, []string{"GPG check FAILED", "repomd.xml GPG signature verification error", "is not signed", "Signature verification", "Bad GPG signature", "you do not have any GPG public keys installed", "checksum doesn't match", "checksum does not match"}, "a signature or checksum is wrong"},
 	{mesh.ReasonReadOnly, []string{"Read-only file system"}, "a file system is mounted read-only"},
 	{mesh.ReasonNoSpace, []string{"No space left on device", "Disk Requirements", "At least ", "more space on the", "more space needed on the"}, "there is not enough space"},
+	{mesh.ReasonNoSpace, []string{"Curl error (23)"}, "what was fetched could not be written, as happens when there is no room"},
 	{mesh.ReasonRepository, []string{"Failed to download metadata", "Cannot download repomd.xml", "Error downloading packages", "Failed to download packages", "Cannot prepare internal mirrorlist", "Status code: "}, "a repository could not be reached"},
+	{mesh.ReasonSignature, []string{"Curl error (37)", "Failed to retrieve GPG key", "cannot open file: (2)"}, "the key that it would be checked with is not to be had"},
 }
 
 var lockMarks = []string{"Failed to obtain the transaction lock", "Failed to obtain rpm transaction lock", "can't create transaction lock", "Failed to acquire lock", "Failed to obtain the lock", "already locked by", "lock was obtained by another"}
@@ -175,12 +177,13 @@ const lockStatus = 200
 
 var problemLine = regexp.MustCompile(`(?m)^\s*Problem(?: \d+)?: `)
 
+var excluded = regexp.MustCompile(`package (\S+) (?:from \S+ )?is filtered out by exclude`)
+
 var noMatch = regexp.MustCompile(`(?:Unable to find a match|No match for argument): (\S+)`)
 
 func classify(output string, status int) error {
 	last := pkg.LastLines(output, reportLines)
-	locked := status == lockStatus || slices.ContainsFunc(lockMarks, func(mark string) bool { return strings.Contains(output, mark) })
-	if locked {
+	if locked(output, status) {
 		return resource.Deferred(mesh.ReasonLocked, nil, "somebody else holds the lock of the package manager; it is tried again").WithOutput(last)
 	}
 	if f := fileConflict.FindStringSubmatch(output); f != nil {
@@ -192,6 +195,9 @@ func classify(output string, status int) error {
 		}
 		if f := noMatch.FindStringSubmatch(output); f != nil && v.reason == mesh.ReasonNotAvailable {
 			return resource.Failed(v.reason, nil, "%s is not in any repository of this node", f[1]).WithOutput(last)
+		}
+		if f := excluded.FindStringSubmatch(output); f != nil && v.reason == mesh.ReasonHeld {
+			return resource.Failed(v.reason, nil, "the admin of this machine excludes or locks %s; nothing was done", f[1]).WithOutput(last)
 		}
 		return resource.Failed(v.reason, nil, "dnf ended with %d: %s", status, v.says).WithOutput(last)
 	}
@@ -206,6 +212,16 @@ func classify(output string, status int) error {
 		said = " (" + f[1] + ")"
 	}
 	return resource.Failed(mesh.ReasonTool, nil, "dnf ended with %d%s; what it did is read from the database", status, said).WithOutput(last)
+}
+
+// locked reports whether somebody else held a lock. A script that meets the lock
+// is one that failed, and something was done; a lock that the disk refuses is
+// held by nobody.
+func locked(output string, status int) bool {
+	if scriptFailed.MatchString(output) || strings.Contains(output, "Read-only file system") || strings.Contains(output, "No space left on device") {
+		return false
+	}
+	return status == lockStatus || slices.ContainsFunc(lockMarks, func(mark string) bool { return strings.Contains(output, mark) })
 }
 
 var refreshFailure = regexp.MustCompile(`(?:metadata (?:\(.*?\) )?for repo(?:sitory)?|Failed to synchronize cache for repo) ["'‘]?([^"'’: ]+)["'’]?`)

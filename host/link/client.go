@@ -22,8 +22,8 @@ import (
 	mesh "github.com/meshctl/mesh"
 )
 
-// Host is what the link serves. Hello and Heartbeat are called from the link's
-// loop and answer from memory; the others may take their time.
+// Host is what the link serves. Heartbeat is called from the link's loop and
+// answers at once; the others may take their time.
 type Host interface {
 	// Hello says who and how far this host is.
 	Hello(ctx context.Context) (mesh.Hello, error)
@@ -210,8 +210,9 @@ func (c *Client) attempt(ctx context.Context) (welcomed bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	type dialled struct {
-		peer *peer
-		err  error
+		peer  *peer
+		hello mesh.Hello
+		err   error
 	}
 	result := make(chan dialled, 1)
 	c.set(func(s *Status) { s.State, s.Next = StateConnecting, time.Time{} })
@@ -223,7 +224,15 @@ func (c *Client) attempt(ctx context.Context) (welcomed bool, err error) {
 		p, err := c.dialer.first(ctx, c.cfg.Addresses, func(ctx context.Context, address string) (*peer, error) {
 			return c.dialer.open(ctx, address, mesh.UserNode, c.cfg.Key, "", mesh.ChannelLink)
 		})
-		result <- dialled{p, err}
+		if err != nil {
+			result <- dialled{err: err}
+			return
+		}
+		hello, err := c.hello(ctx)
+		if err != nil {
+			p.close()
+		}
+		result <- dialled{p, hello, err}
 	}()
 	turn := time.NewTicker(c.cfg.Turn)
 	defer turn.Stop()
@@ -235,7 +244,7 @@ func (c *Client) attempt(ctx context.Context) (welcomed bool, err error) {
 				return false, r.err
 			}
 			defer r.peer.close()
-			return c.serve(ctx, r.peer)
+			return c.serve(ctx, r.peer, r.hello)
 		case <-turn.C:
 		}
 	}

@@ -29,9 +29,9 @@ func Enrol(ctx context.Context, token mesh.Token, key ssh.Signer, e mesh.Enrol) 
 	if e.ProtocolMax == 0 {
 		e.ProtocolMin, e.ProtocolMax = mesh.ProtocolMin, mesh.ProtocolMax
 	}
-	request, err := mesh.NewFrame(mesh.FrameEnrol, 0, e)
+	request, err := introduction(e)
 	if err != nil {
-		return mesh.Enrolled{}, fmt.Errorf("describe this machine: %w", err)
+		return mesh.Enrolled{}, err
 	}
 	p, err := d.first(ctx, token.Addresses, func(ctx context.Context, address string) (*peer, error) {
 		return d.open(ctx, address, mesh.UserEnrol, key, token.SecretText(), mesh.ChannelEnrol)
@@ -54,6 +54,23 @@ func Enrol(ctx context.Context, token mesh.Token, key ssh.Signer, e mesh.Enrol) 
 		}
 	})
 	return askToEnrol(p, request)
+}
+
+// introduction makes the frame of an enrolment. What the control plane asks for
+// again on the link is left out of one that is too long: nothing is removed from
+// a machine on the strength of what it has not said yet.
+func introduction(e mesh.Enrol) (mesh.Frame, error) {
+	for _, shorten := range []func(){func() {}, func() { e.Owned = nil }, func() { e.Inventory = mesh.Inventory{} }} {
+		shorten()
+		request, err := mesh.NewFrame(mesh.FrameEnrol, 0, e)
+		if err != nil {
+			return mesh.Frame{}, fmt.Errorf("describe this machine: %w", err)
+		}
+		if frame.Fits(request) {
+			return request, nil
+		}
+	}
+	return mesh.Frame{}, mesh.Errorf(mesh.CodeInvalid, "what this machine applied from a bundle is too long to be handed over (%d bytes can be); apply a bundle without large files, then enrol", mesh.FrameLimit)
 }
 
 func askToEnrol(p *peer, request mesh.Frame) (mesh.Enrolled, error) {

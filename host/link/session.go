@@ -49,16 +49,22 @@ type session struct {
 	heartbeat *time.Ticker
 }
 
-// serve says hello and serves the link to its end; welcomed says whether the
-// control plane took it.
-func (c *Client) serve(ctx context.Context, p *peer) (welcomed bool, err error) {
+// hello asks the host who it is. It looks at the machine for that, and a machine
+// that is busy takes its time.
+func (c *Client) hello(ctx context.Context) (mesh.Hello, error) {
 	hello, err := c.cfg.Host.Hello(ctx)
 	if err != nil {
-		return false, fmt.Errorf("say hello: %w", err)
+		return hello, fmt.Errorf("say hello: %w", err)
 	}
 	if hello.ProtocolMax == 0 {
 		hello.ProtocolMin, hello.ProtocolMax = mesh.ProtocolMin, mesh.ProtocolMax
 	}
+	return hello, nil
+}
+
+// serve says hello and serves the link to its end; welcomed says whether the
+// control plane took it.
+func (c *Client) serve(ctx context.Context, p *peer, hello mesh.Hello) (welcomed bool, err error) {
 	first, err := mesh.NewFrame(mesh.FrameHello, 0, hello)
 	if err != nil {
 		return false, fmt.Errorf("say hello: %w", err)

@@ -198,13 +198,7 @@ func (c *Client) do(ctx context.Context, method, path string, body, into any) (e
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		switch {
-		case errors.Is(err, fs.ErrPermission):
-			return mesh.Errorf(mesh.CodeDenied, "only root may ask the host; run this as root: %w", err)
-		case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-			return mesh.Errorf(mesh.CodeUnavailable, "mesh-host is not running on this machine (%s); see: systemctl status mesh-host: %w", c.socket, err)
-		}
-		return mesh.Errorf(mesh.CodeUnavailable, "the host's answer was lost; ask again with mesh-host status: %w", err)
+		return c.unreachable(err)
 	}
 	defer func() { err = errors.Join(err, resp.Body.Close()) }()
 	dec := json.NewDecoder(resp.Body)
@@ -219,4 +213,18 @@ func (c *Client) do(ctx context.Context, method, path string, body, into any) (e
 		return fmt.Errorf("read the host's answer: %w", err)
 	}
 	return nil
+}
+
+// unreachable says why the host was not asked, and what to do.
+func (c *Client) unreachable(err error) error {
+	e := &mesh.Error{Code: mesh.CodeUnavailable, Err: err}
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		e.Code, e.Message = mesh.CodeDenied, "only root may ask the host; run this as root"
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		e.Message = fmt.Sprintf("mesh-host is not running on this machine: nothing answers at %s; see systemctl status mesh-host", c.socket)
+	default:
+		e.Message = fmt.Sprintf("the host's answer was lost: %v; ask again with mesh-host status", err)
+	}
+	return e
 }

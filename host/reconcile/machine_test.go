@@ -92,6 +92,7 @@ const (
 	busy                behaviour = "Apply and Remove say that a lock is held"
 	resultUnknown       behaviour = "Apply does it, and neither it nor Check can say so"
 	unreadable          behaviour = "Check cannot read the state"
+	harms               behaviour = "Apply and Remove do it and harm something else"
 	namesNonsense       behaviour = "Apply returns an error whose status is ok"
 	otherError          behaviour = "Apply returns a plain error"
 )
@@ -190,6 +191,10 @@ func (p *provider) treat(id mesh.ResourceID, do func() error) error {
 		return resource.Deferred(mesh.ReasonLocked, nil, "somebody holds the lock")
 	case resultUnknown:
 		return errors.Join(do(), resource.Unknown(mesh.ReasonToolUnknown, nil, "how the tool ended is not known"))
+	case harms:
+		e := resource.Failed(mesh.ReasonHarm, nil, "while it ran a bystander went")
+		e.Harm = true
+		return errors.Join(do(), e)
 	case namesNonsense:
 		return &resource.Error{Status: mesh.StatusOK, Detail: "all is well"}
 	case otherError:
@@ -294,6 +299,8 @@ type serviceManager struct {
 	did []string
 	// broken holds units that do not come back.
 	broken map[string]bool
+	// says is what is noted of a unit that does.
+	says map[string]string
 	// deaf: daemon-reload does not work.
 	deaf bool
 	// file takes a line for each thing done. Empty: memory only.
@@ -318,14 +325,14 @@ func (s *serviceManager) note(what string) error {
 	return errors.Join(err, f.Close())
 }
 
-func (s *serviceManager) Act(_ context.Context, unit, verb string) error {
+func (s *serviceManager) Act(_ context.Context, unit, verb string) (string, error) {
 	if err := s.note(verb + " " + unit); err != nil {
-		return err
+		return "", err
 	}
 	if s.broken[unit] {
-		return resource.Failed(mesh.ReasonUnit, nil, "after the %s %s is failed", verb, unit).WithOutput("exit 1")
+		return "", resource.Failed(mesh.ReasonUnit, nil, "after the %s %s is failed", verb, unit).WithOutput("exit 1")
 	}
-	return nil
+	return s.says[unit], nil
 }
 
 func (s *serviceManager) DaemonReload(context.Context) error {

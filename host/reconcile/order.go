@@ -1,23 +1,67 @@
 package reconcile
 
 import (
+	"path"
 	"slices"
 	"strings"
 
 	mesh "github.com/meshctl/mesh"
 )
 
-// order sorts resources so that each comes after what it requires, and
-// otherwise as they stand. Resources that require themselves, directly or
-// through others, come back in cyclic; nothing of them can be applied.
-//
-// It is Tarjan's algorithm: components of resources that require each other
-// come out after every component that they require.
+// order sorts resources so that each comes after what it requires and a file
+// after the declared directory that holds it, and otherwise as they stand. Where
+// that contradicts what is required, the place of files does not count.
+// Resources that require themselves, directly or through others, come back in
+// cyclic; nothing of them can be applied.
 func order(resources []mesh.Resource) (sorted []mesh.Resource, cyclic []mesh.ResourceID) {
 	at := make(map[mesh.ResourceID]int, len(resources))
+	required := make([][]int, len(resources))
 	for i, r := range resources {
 		at[r.ID()] = i
 	}
+	for i, r := range resources {
+		for _, need := range r.Requires {
+			if j, declared := at[need]; declared {
+				required[i] = append(required[i], j)
+			}
+		}
+	}
+	if sorted, cyclic = sortAfter(resources, placed(resources, at, required)); len(cyclic) > 0 {
+		return sortAfter(resources, required)
+	}
+	return sorted, nil
+}
+
+// placed adds, to what each resource comes after, the declared directory that
+// holds it. A directory that is to be absent comes after what it holds.
+func placed(resources []mesh.Resource, at map[mesh.ResourceID]int, required [][]int) [][]int {
+	after := slices.Clone(required)
+	for i, r := range resources {
+		if r.Kind != mesh.KindFile {
+			continue
+		}
+		for dir := path.Dir(r.Name); dir != "/" && dir != "."; dir = path.Dir(dir) {
+			j, declared := at[mesh.NewResourceID(mesh.KindFile, dir)]
+			if !declared {
+				continue
+			}
+			first, then := j, i
+			if resources[j].Absent() {
+				first, then = i, j
+			}
+			after[then] = append(slices.Clone(after[then]), first)
+			break
+		}
+	}
+	return after
+}
+
+// sortAfter sorts resources so that each comes after those that after lists for
+// it.
+//
+// It is Tarjan's algorithm: components of resources that come after each other
+// come out after every component that they come after.
+func sortAfter(resources []mesh.Resource, after [][]int) (sorted []mesh.Resource, cyclic []mesh.ResourceID) {
 	var (
 		turn    int
 		stack   []int
@@ -31,10 +75,8 @@ func order(resources []mesh.Resource) (sorted []mesh.Resource, cyclic []mesh.Res
 		reached[i], lowest[i] = turn, turn
 		stack = append(stack, i)
 		onStack[i] = true
-		for _, need := range resources[i].Requires {
-			j, declared := at[need]
+		for _, j := range after[i] {
 			switch {
-			case !declared:
 			case reached[j] == 0:
 				visit(j)
 				lowest[i] = min(lowest[i], lowest[j])
@@ -51,7 +93,7 @@ func order(resources []mesh.Resource) (sorted []mesh.Resource, cyclic []mesh.Res
 		for _, j := range component {
 			onStack[j] = false
 		}
-		if len(component) == 1 && !slices.Contains(resources[i].Requires, resources[i].ID()) {
+		if len(component) == 1 && !slices.Contains(after[i], i) {
 			sorted = append(sorted, resources[i])
 			return
 		}

@@ -23,10 +23,11 @@ import (
 
 // Units reloads and restarts units of the service manager.
 type Units interface {
-	// Act reloads or restarts the unit and reads back that it is active. The
-	// error is a *resource.Error with reason unit-failed and the unit's last
-	// journal lines when it is not.
-	Act(ctx context.Context, unit, verb string) error
+	// Act reloads or restarts the unit and reads back that it is active. The note
+	// is for the operator: what was met although all is well. The error is a
+	// *resource.Error with reason unit-failed and the unit's last journal lines
+	// when it is not.
+	Act(ctx context.Context, unit, verb string) (note string, err error)
 	// DaemonReload makes the service manager read its unit files again.
 	DaemonReload(ctx context.Context) error
 }
@@ -292,22 +293,29 @@ func (p *pass) work(ctx context.Context) (bool, error) {
 	return true, p.actOnUnits(ctx)
 }
 
-// applyFreed applies once more what was not reached and what a removal may have
-// made room for.
+// applyFreed applies once more what was not reached and what the rest of the
+// pass may have made room for: a removal, or a package that brought a directory
+// or an account.
 func (p *pass) applyFreed(ctx context.Context, sorted []mesh.Resource) (bool, error) {
-	if len(p.removed) > 0 {
-		again := slices.DeleteFunc(sorted, func(r mesh.Resource) bool {
-			s := p.results[r.ID()].Status
-			return s.Good() || s == mesh.StatusDeferred
-		})
-		for _, r := range again {
-			p.results[r.ID()] = p.result(r.ID(), mesh.StatusPending, "", "")
-		}
-		if done, err := p.applyAll(ctx, again); err != nil || !done {
-			return done, err
-		}
+	changed := false
+	for _, r := range sorted {
+		changed = changed || p.results[r.ID()].Status == mesh.StatusChanged
 	}
-	return true, nil
+	again := slices.DeleteFunc(sorted, func(r mesh.Resource) bool {
+		switch s := p.results[r.ID()]; {
+		case s.Status.Good(), s.Status == mesh.StatusDeferred:
+			return true
+		case len(p.removed) > 0:
+			return false
+		default:
+			waits := s.Status == mesh.StatusSkipped || s.Reason == mesh.ReasonParent || s.Reason == mesh.ReasonAccount
+			return !changed || !waits
+		}
+	})
+	for _, r := range again {
+		p.results[r.ID()] = p.result(r.ID(), mesh.StatusPending, "", "")
+	}
+	return p.applyAll(ctx, again)
 }
 
 func (p *pass) applyAll(ctx context.Context, sorted []mesh.Resource) (bool, error) {
@@ -420,6 +428,15 @@ func (p *pass) follow(res mesh.Resource) []UnitAction {
 	return actions
 }
 
+// overtaken reports whether an action that an earlier pass left is one that the
+// declaration asks for no more, as when it named a unit that there is not.
+func (p *pass) overtaken(res mesh.Resource) bool {
+	asked := p.follow(res)
+	return slices.ContainsFunc(p.actions, func(a UnitAction) bool {
+		return a.Resource == res.ID() && a.Verb != verbReread && !slices.Contains(asked, a)
+	})
+}
+
 // reread is what follows when a unit file was written or removed.
 func reread(id mesh.ResourceID) []UnitAction {
 	if id.Kind() != mesh.KindFile || !isUnitFile(id.Name()) {
@@ -428,18 +445,21 @@ func reread(id mesh.ResourceID) []UnitAction {
 	return []UnitAction{{Resource: id, Verb: verbReread}}
 }
 
+// unitPlaces are the directories whose files are units, or are made into units
+// by the generators of systemd and podman.
+var unitPlaces = []string{
+	"/etc/systemd/system/", "/run/systemd/system/", "/usr/lib/systemd/system/", "/lib/systemd/system/", "/usr/local/lib/systemd/system/",
+	"/etc/systemd/system.control/", "/etc/systemd/system-generators/", "/usr/local/lib/systemd/system-generators/", "/usr/lib/systemd/system-generators/",
+	"/etc/init.d/", "/etc/containers/systemd/", "/usr/share/containers/systemd/",
+}
+
 // isUnitFile reports whether the service manager reads the file as a unit, or
 // makes units of it.
 func isUnitFile(path string) bool {
 	if path == "/etc/fstab" || path == "/etc/crypttab" {
 		return true
 	}
-	for _, dir := range []string{"/etc/systemd/system/", "/run/systemd/system/", "/usr/lib/systemd/system/", "/lib/systemd/system/", "/usr/local/lib/systemd/system/"} {
-		if strings.HasPrefix(path, dir) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(unitPlaces, func(dir string) bool { return strings.HasPrefix(path, dir) })
 }
 
 // unmet names the first required resource that is not as wanted; empty: none.

@@ -41,6 +41,36 @@ func TestWhatRequiresItselfFailsAndTheRestIsApplied(t *testing.T) {
 	}
 }
 
+// Shows: M4
+func TestAWriteThatHarmedSomethingElseIsNoSuccessAndIsNotDoneAgain(t *testing.T) {
+	w := newWorld(t)
+	w.packages.behaves["package:p"] = harms
+	out := w.declare(pack("p"), file("/a", "1", "package:p"))
+	w.want("package:p", mesh.StatusFailed, mesh.ReasonHarm)
+	w.want("file:/a", mesh.StatusSkipped, mesh.ReasonDependency)
+	if out.State != mesh.GenerationFailed {
+		t.Errorf("the pass is %s", out.State)
+	}
+	w.m.writes = nil
+	w.again(mesh.TriggerDrift, pack("p"), file("/a", "1", "package:p"))
+	w.want("package:p", mesh.StatusOK, "")
+	if !slices.Equal(w.m.writes, []string{"file:/a=1"}) {
+		t.Errorf("the next pass wrote %q", w.m.writes)
+	}
+
+	w.m.writes = nil
+	w.released = []mesh.ResourceID{"package:p"}
+	if out := w.declare(); out.State != mesh.GenerationFailed {
+		t.Errorf("a removal that harms ends a pass that is %s", out.State)
+	}
+	if out := w.again(mesh.TriggerDrift); out.State != mesh.GenerationApplied {
+		t.Errorf("what is gone is not known to be gone: the pass is %s", out.State)
+	}
+	if _, owned := w.owned("package:p"); owned || !slices.Equal(w.m.writes, []string{"package:p gone"}) {
+		t.Errorf("it was removed with %q", w.m.writes)
+	}
+}
+
 func TestWhatRequiresSomethingThatFailedIsSkippedAndAppliedWhenItIsThere(t *testing.T) {
 	w := newWorld(t)
 	decl := []mesh.Resource{pack("nginx"), file("/etc/nginx.conf", "x", "package:nginx"), file("/orphan", "x", "package:not-declared")}
@@ -328,4 +358,30 @@ func TestTheHostItselfIsChangedWhenEverythingElseWasDone(t *testing.T) {
 	}
 	w.want("file:/after", mesh.StatusChanged, "")
 	w.want("package:other", mesh.StatusChanged, "")
+}
+
+func TestAFileComesAfterTheDirectoryThatHoldsItAndBeforeOneThatGoes(t *testing.T) {
+	for name, c := range map[string]struct {
+		declared []mesh.Resource
+		want     []string
+	}{
+		"the directory stands later": {[]mesh.Resource{file("/d/e/x", "1"), file("/d", "1"), file("/d/e", "1")}, []string{"file:/d=1", "file:/d/e=1", "file:/d/e/x=1"}},
+		"a level is not declared":    {[]mesh.Resource{file("/d/e/x", "1"), file("/a", "1"), file("/d", "1")}, []string{"file:/d=1", "file:/d/e/x=1", "file:/a=1"}},
+		"a name begins alike":        {[]mesh.Resource{file("/dd", "1"), file("/d", "1")}, []string{"file:/dd=1", "file:/d=1"}},
+		"all are to go":              {[]mesh.Resource{noFile("/d"), noFile("/d/x")}, []string{"file:/d/x gone", "file:/d gone"}},
+		"required the other way":     {[]mesh.Resource{file("/d", "1", "file:/d/x"), file("/d/x", "1")}, []string{"file:/d/x=1", "file:/d=1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			for _, id := range []mesh.ResourceID{"file:/d", "file:/d/x"} {
+				if name == "all are to go" {
+					w.m.things[id] = "there"
+				}
+			}
+			w.declare(c.declared...)
+			if !slices.Equal(w.m.writes, c.want) {
+				t.Errorf("written in the order %q, not %q", w.m.writes, c.want)
+			}
+		})
+	}
 }

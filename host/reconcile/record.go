@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/host/resource"
@@ -64,7 +65,11 @@ func (p *pass) record(ctx context.Context, record Record) error {
 			return err
 		}
 	}
-	p.actions = append(p.actions, record.Units...)
+	for _, a := range record.Units {
+		if !slices.Contains(p.actions, a) {
+			p.actions = append(p.actions, a)
+		}
+	}
 	switch {
 	case record.Forget:
 		delete(p.results, id)

@@ -4,19 +4,41 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/host/resource"
 	"github.com/meshctl/mesh/internal/fault"
 )
 
-// removeAll removes what this host owns, is not declared, and was released. It
-// returns false when it was superseded.
+// removeAll removes what this host owns, is not declared, and was released. What
+// has to be put back into a directory that comes back itself is done once that
+// is there. It returns false when it was superseded.
 func (p *pass) removeAll(ctx context.Context) (bool, error) {
-	owned := p.releasedOwned()
 	if err := p.flush(ctx); err != nil {
 		return false, err
 	}
+	for owned := p.releasedOwned(); len(owned) > 0; {
+		before := len(p.removed)
+		if done, err := p.removeEach(ctx, slices.Clone(owned)); err != nil || !done {
+			return done, err
+		}
+		if len(p.removed) == before {
+			break
+		}
+		owned = slices.DeleteFunc(owned, func(o mesh.Owned) bool {
+			return p.results[o.Resource].Status != mesh.StatusFailed || o.Resource.Kind() != mesh.KindFile
+		})
+		slices.Reverse(owned)
+		for _, o := range owned {
+			p.results[o.Resource] = p.result(o.Resource, mesh.StatusPending, "", "")
+		}
+	}
+	return true, nil
+}
+
+func (p *pass) removeEach(ctx context.Context, owned []mesh.Owned) (bool, error) {
 	for len(owned) > 0 {
 		if p.stop() {
 			return false, nil
@@ -72,7 +94,7 @@ func (p *pass) readBackRemoval(ctx context.Context, provider resource.Provider, 
 		return p.recordError(ctx, o.Resource, errors.Join(removed, err))
 	case err != nil:
 		return p.recordError(ctx, o.Resource, err)
-	case !diff.Zero() && removed != nil:
+	case !diff.Zero() && removed != nil, harm(removed):
 		return p.recordError(ctx, o.Resource, removed)
 	case !diff.Zero():
 		detail := "it was removed without an error and is still there: " + diff.String()
@@ -100,7 +122,7 @@ func removalDetail(o mesh.Owned) string {
 // each unit once, after the service manager has read changed unit files. A unit
 // that does not come back makes the resource failed, and the action stays to be
 // done again by the next pass. So does an action of a resource that is not as
-// wanted now.
+// wanted now. An action that the declaration asks for no more is dropped.
 func (p *pass) actOnUnits(ctx context.Context) error {
 	if err := p.flush(ctx); err != nil {
 		return err
@@ -114,7 +136,11 @@ func (p *pass) actOnUnits(ctx context.Context) error {
 		return err
 	}
 	type key struct{ unit, verb string }
-	outcome := make(map[key]error)
+	type ending struct {
+		note string
+		err  error
+	}
+	outcome := make(map[key]ending)
 	restarts := make(map[string]bool)
 	for _, a := range p.actions {
 		if a.Verb == verbRestart && good[a.Resource] {
@@ -122,7 +148,7 @@ func (p *pass) actOnUnits(ctx context.Context) error {
 		}
 	}
 	for _, a := range p.actions {
-		_, declared := p.declared[a.Resource]
+		res, declared := p.declared[a.Resource]
 		switch {
 		case a.Verb == verbReread:
 			continue
@@ -133,24 +159,46 @@ func (p *pass) actOnUnits(ctx context.Context) error {
 			continue
 		case !good[a.Resource]:
 			continue
+		case !slices.Contains(p.follow(res), a):
+			if err := p.store.UnitDone(ctx, a); err != nil {
+				return fmt.Errorf("drop a unit action that is asked for no more: %w", err)
+			}
+			continue
 		}
 		verb := a.Verb
 		if restarts[a.Unit] {
 			verb = verbRestart
 		}
 		k := key{a.Unit, verb}
-		err, did := outcome[k]
+		end, did := outcome[k]
 		if !did {
-			if err = reread; err == nil {
-				err = p.units.Act(ctx, a.Unit, verb)
+			if end.err = reread; end.err == nil {
+				end.note, end.err = p.units.Act(ctx, a.Unit, verb)
 			}
-			outcome[k] = err
+			outcome[k] = end
 		}
-		if err := p.acted(ctx, a, good[a.Resource], err); err != nil {
+		if err := p.acted(ctx, a, good[a.Resource], end.err); err != nil {
+			return err
+		}
+		if err := p.noteUnit(ctx, a.Resource, end.note); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// noteUnit adds what was met at a unit to the result of the resource.
+func (p *pass) noteUnit(ctx context.Context, id mesh.ResourceID, note string) error {
+	r := p.results[id]
+	if note == "" || !r.Status.Good() || strings.Contains(r.Detail, note) {
+		return nil
+	}
+	if r.Detail != "" {
+		note = r.Detail + "; " + note
+	}
+	p.results[id] = p.result(id, mesh.StatusPending, "", "")
+	p.unchanged[id] = false
+	return p.record(ctx, Record{Result: p.result(id, r.Status, "", note)})
 }
 
 // rereadUnits has the service manager read its unit files again when one was

@@ -138,3 +138,74 @@ func TestTheServiceManagerReadsItsFilesAgainOnceAPassForUnitsAndWhatUnitsAreMade
 	w.declare(decl[2])
 	w.did("daemon-reload")
 }
+
+// Shows: M4
+func TestAnActionForAUnitThatIsNamedNoMoreIsDroppedAndTheOneNamedInsteadIsDone(t *testing.T) {
+	w := newWorld(t)
+	w.units.broken["ngnix.service"] = true
+	w.declare(restarting(file("/a", "1"), "ngnix.service", "web.service"))
+	w.did("restart ngnix.service", "restart web.service")
+	w.want("file:/a", mesh.StatusFailed, mesh.ReasonUnit)
+
+	corrected := restarting(file("/a", "1"), "nginx.service")
+	w.declare(corrected)
+	w.did("restart nginx.service")
+	w.want("file:/a", mesh.StatusOK, "")
+	w.again(mesh.TriggerDrift, corrected)
+	w.did()
+}
+
+func TestAnActionThatIsAskedForNoMoreIsDropped(t *testing.T) {
+	w := newWorld(t)
+	w.units.broken["nginx.service"] = true
+	w.declare(reloading(file("/a", "1"), "nginx.service"))
+	w.did("reload nginx.service")
+	w.declare(file("/a", "1"))
+	w.did()
+	w.want("file:/a", mesh.StatusOK, "")
+	// Another verb is another action.
+	w.declare(reloading(file("/a", "2"), "nginx.service"))
+	w.did("reload nginx.service")
+	w.units.broken["nginx.service"] = false
+	w.declare(restarting(file("/a", "2"), "nginx.service"))
+	w.did("restart nginx.service")
+}
+
+func TestWhatIsNotedOfAUnitStandsWithEveryResourceThatAskedForIt(t *testing.T) {
+	w := newWorld(t)
+	w.units.says = map[string]string{"nginx.service": "it does not run"}
+	decl := []mesh.Resource{reloading(file("/a", "1"), "nginx.service"), reloading(file("/b", "1"), "nginx.service"), file("/c", "1")}
+	out := w.declare(decl...)
+	for _, r := range out.Results {
+		if want := map[mesh.ResourceID]string{"file:/a": "it does not run", "file:/b": "it does not run", "file:/c": ""}[r.Resource]; r.Detail != want || r.Status != mesh.StatusChanged {
+			t.Errorf("%s is %s, and it is said %q, not %q", r.Resource, r.Status, r.Detail, want)
+		}
+	}
+	out = w.again(mesh.TriggerDrift, decl...)
+	if r := w.result("file:/a"); r.Status != mesh.StatusOK || r.Detail != "" || out.State != mesh.GenerationApplied {
+		t.Errorf("a pass later it is %s, with %q", r.Status, r.Detail)
+	}
+	w.did("reload nginx.service")
+}
+
+func TestWhatUnitsAreMadeOfIsReadAgain(t *testing.T) {
+	for path, read := range map[string]bool{
+		"/etc/systemd/system/web.service.d/10-mesh.conf": true,
+		"/etc/systemd/system/web.timer":                  true,
+		"/etc/systemd/system/multi-user.target.wants/w":  true,
+		"/etc/containers/systemd/web.container":          true,
+		"/etc/init.d/web":                                true,
+		"/etc/crypttab":                                  true,
+		"/etc/systemd/journald.conf":                     false,
+		"/etc/systemd/systemish/web.service":             false,
+		"/etc/fstab.d/x":                                 false,
+	} {
+		w := newWorld(t)
+		w.declare(file(path, "1"))
+		if read {
+			w.did("daemon-reload")
+		} else {
+			w.did()
+		}
+	}
+}

@@ -33,9 +33,12 @@ func (p *pass) prepare(ctx context.Context, provider resource.Provider, res mesh
 	if entry.Writing {
 		// It was written, and nobody could say so then.
 		status = mesh.StatusChanged
+		if t, ok := provider.(resource.Tidier); ok {
+			t.Tidy(ctx, id)
+		}
 	}
 	record := Record{Result: p.result(id, status, "", "")}
-	if status == mesh.StatusChanged {
+	if status == mesh.StatusChanged || p.overtaken(res) {
 		record.Units = p.follow(res)
 	}
 	if !isOwned {
@@ -186,6 +189,12 @@ func (p *pass) readBack(ctx context.Context, provider resource.Provider, res mes
 	if err != nil {
 		return p.recordError(ctx, id, err)
 	}
+	if harm(applied) {
+		record := p.errorRecord(ctx, id, applied)
+		record.Owned, record.Units = owned, p.follow(res)
+		p.setWriting(id, settled)
+		return p.record(ctx, record)
+	}
 	if applied != nil {
 		p.log.WarnContext(ctx, "the tool reported an error and the machine is as wanted", "resource", id, "error", applied)
 	}
@@ -196,6 +205,13 @@ func (p *pass) readBack(ctx context.Context, provider resource.Provider, res mes
 	}
 	fault.Point("reconcile.after-record")
 	return nil
+}
+
+// harm reports whether a write did more than was asked for, so that it is no
+// success whatever the thing itself is like.
+func harm(err error) bool {
+	e := resource.AsError(err)
+	return e != nil && e.Harm
 }
 
 // note joins what was known before the write, what the provider says of it

@@ -115,6 +115,15 @@ type Noter interface {
 	Notes(ctx context.Context, want mesh.Resource) []string
 }
 
+// Tidier is a Provider whose writes may leave something behind when they are cut
+// off.
+type Tidier interface {
+	Provider
+	// Tidy takes that away. It is called for a resource of which a write was cut
+	// off, and which is as wanted. What cannot be taken away is left.
+	Tidy(ctx context.Context, id mesh.ResourceID)
+}
+
 // Holder is a Provider of resources that may leave properties open.
 type Holder interface {
 	Provider
@@ -161,6 +170,9 @@ type Error struct {
 	Detail string
 	// Output is the last lines that a tool wrote. Empty: there was no tool.
 	Output string
+	// Harm: the write did more than was asked for. The error stands although the
+	// thing itself reads back as wanted.
+	Harm bool
 	// Err is the cause. Nil: the detail says all.
 	Err error
 }

@@ -265,3 +265,26 @@ func TestEveryMessageFitsInAFrameHoweverMuchThereIsToSay(t *testing.T) {
 		t.Errorf("%d results and %d owned arrived in %d full reports, the last part says %s", len(results), len(owned), reports, last.State)
 	}
 }
+
+func TestTheGreatestNumberOfAMessageIsKnownAlsoWhenAllWereAcknowledged(t *testing.T) {
+	dir := t.TempDir()
+	st := open(t, dir)
+	sequence := func() uint64 {
+		t.Helper()
+		sum, err := st.Summary(t.Context())
+		must(t, err)
+		return sum.Sequence
+	}
+	if got := sequence(); got != 0 {
+		t.Errorf("a new store has given number %d", got)
+	}
+	must(t, st.AddEvent(t.Context(), mesh.Event{Kind: mesh.EventDrift}))
+	must(t, st.AddEvent(t.Context(), mesh.Event{Kind: mesh.EventDrift}))
+	waiting := next(t, st)
+	last := waiting[len(waiting)-1].Seq
+	must(t, st.Acked(t.Context(), last))
+	st = reopen(t, st, dir)
+	if got := sequence(); got != last {
+		t.Errorf("the greatest number is %d, and the last message had %d", got, last)
+	}
+}

@@ -136,12 +136,8 @@ func open(ctx context.Context, file string) (*sql.DB, error) {
 	}
 	// One connection: every transaction is the only one.
 	db.SetMaxOpenConns(1)
-	var verdict string
-	if err := db.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&verdict); err != nil {
-		return nil, errors.Join(sqlite.Classify(err), db.Close())
-	}
-	if verdict != "ok" {
-		return nil, errors.Join(fmt.Errorf("%w: %s", sqlite.ErrCorrupt, verdict), db.Close())
+	if err := sqlite.Check(ctx, db); err != nil {
+		return nil, errors.Join(err, db.Close())
 	}
 	return db, nil
 }
@@ -286,6 +282,9 @@ func (s *Store) Summary(ctx context.Context) (host.Summary, error) {
 	out := host.Summary{StoreID: s.id}
 	err := s.tx(ctx, func(tx *sql.Tx) error {
 		if err := tx.QueryRowContext(ctx, "SELECT coalesce(max(generation), 0) FROM declaration").Scan(&out.Held); err != nil {
+			return err
+		}
+		if err := tx.QueryRowContext(ctx, "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'outbox'").Scan(&out.Sequence); err != nil {
 			return err
 		}
 		applied, err := metaNumber(ctx, tx, metaApplied)

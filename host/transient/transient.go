@@ -40,6 +40,11 @@ const (
 	journalLines = "20"
 	// unitTimeout bounds a reload or restart.
 	unitTimeout = 3 * time.Minute
+	// staysFor is how long a service is looked at after a reload or restart. What
+	// does not like its configuration mostly ends within that.
+	staysFor = 2 * time.Second
+	// hostUnit is this host, which does not restart itself in the middle of a pass.
+	hostUnit = "mesh-host.service"
 	// watchTimeout bounds a look at the services.
 	watchTimeout = 30 * time.Second
 	// resultTimeout is the service manager's word for a command that took too
@@ -129,10 +134,13 @@ func (r *Runner) Run(ctx context.Context, cmd pkg.Command) (pkg.Outcome, error) 
 	if err != nil {
 		return pkg.Outcome{}, fmt.Errorf("read the package manager's output: %w", err)
 	}
+	out := pkg.Outcome{Output: output, ExitStatus: result.Status, TimedOut: result.Result == resultTimeout}
+	if result.OK() {
+		out.Left = r.keepLeft(ctx)
+	}
 	if err := r.collect(ctx); err != nil {
 		return pkg.Outcome{}, err
 	}
-	out := pkg.Outcome{Output: output, ExitStatus: result.Status, TimedOut: result.Result == resultTimeout}
 	if out.TimedOut {
 		out.Doing = doing
 	}
@@ -142,6 +150,30 @@ func (r *Runner) Run(ctx context.Context, cmd pkg.Command) (pkg.Outcome, error) 
 		out.Output = strings.TrimRight(output, "\n") + "\n" + result.String() + "\n"
 	}
 	return out, nil
+}
+
+// keepLeft finds what a script of a package started and left running without the
+// service manager, and keeps it from ending with the transaction. It returns the
+// command lines of what was kept.
+func (r *Runner) keepLeft(ctx context.Context) []string {
+	var pids []int
+	var commands []string
+	for _, p := range processes() {
+		if p.unit == unitName && p.command != "" {
+			pids, commands = append(pids, p.pid), append(commands, p.command)
+		}
+	}
+	if len(pids) == 0 {
+		return nil
+	}
+	bounded, cancel := context.WithTimeout(ctx, unitTimeout)
+	defer cancel()
+	scope := fmt.Sprintf("mesh-host-left-%d.scope", pids[0])
+	if err := r.client.Keep(bounded, scope, "Left running by a package transaction of the mesh host", pids); err != nil {
+		r.log.WarnContext(ctx, "what a package transaction left running ends with it", "commands", commands, "error", err)
+		return nil
+	}
+	return commands
 }
 
 func (r *Runner) collect(ctx context.Context) error {
@@ -208,40 +240,123 @@ func tail(file string) (string, error) {
 type Units struct {
 	client *systemd.Client
 	beat   func()
+	// slow holds what was begun at a unit and had not ended when the wait for it
+	// did, by unit: it is waited for again and not begun anew.
+	slow map[string]string
 }
 
 // NewUnits makes a Units that calls beat around each job.
 func NewUnits(client *systemd.Client, beat func()) *Units {
-	return &Units{client: client, beat: beat}
+	return &Units{client: client, beat: beat, slow: make(map[string]string)}
 }
 
 // Act implements reconcile.Units.
-func (u *Units) Act(ctx context.Context, unit, verb string) error {
+func (u *Units) Act(ctx context.Context, unit, verb string) (string, error) {
 	defer turning(u.beat)()
 	bounded, cancel := context.WithTimeout(ctx, unitTimeout)
 	defer cancel()
-	before, err := u.client.Unit(bounded, unit)
+	before, err := u.before(bounded, unit)
 	if err != nil {
-		return resource.Unknown(mesh.ReasonUnit, err, "the state of %s could not be read: %v", unit, err)
+		return "", err
 	}
-	if before.LoadState == systemd.LoadNotFound {
-		return resource.Failed(mesh.ReasonUnit, nil, "there is no unit %s on this machine", unit)
+	begun := u.slow[unit] == verb && before.ActiveState == systemd.ActiveActive
+	delete(u.slow, unit)
+	note := ""
+	if !begun {
+		var act bool
+		var refused *resource.Error
+		if note, act, refused = judge(before, verb); refused != nil {
+			return "", refused.WithOutput(journal(ctx, unit))
+		}
+		if !act {
+			return note, nil
+		}
 	}
-	// A unit that does not run has nothing to reload; a restart starts it.
-	if verb == "reload" && before.ActiveState != systemd.ActiveActive {
-		return resource.Failed(mesh.ReasonUnit, nil, "%s is %s, so it could not be reloaded", unit, before.ActiveState)
-	}
-	var after systemd.UnitState
-	if verb == "reload" {
-		after, err = u.client.Reload(bounded, unit)
-	} else {
-		after, err = u.client.Restart(bounded, unit)
+	err = u.act(bounded, before, verb, begun)
+	if err != nil && bounded.Err() != nil {
+		u.slow[unit] = verb
+		return "", tooSlow(unit, err)
 	}
 	if err != nil {
-		return resource.Failed(mesh.ReasonUnit, err, "%s of %s: %v", verb, unit, err).WithOutput(journal(ctx, unit))
+		return "", resource.Failed(mesh.ReasonUnit, err, "%s of %s: %v", verb, unit, err).WithOutput(journal(ctx, unit))
+	}
+	return note, nil
+}
+
+func tooSlow(unit string, err error) *resource.Error {
+	return resource.Failed(mesh.ReasonTimeout, err, "%s has not ended to start or reload; the next pass looks at it again", unit)
+}
+
+// before reads the unit as it is on the disk now, when nothing is under way.
+func (u *Units) before(ctx context.Context, unit string) (systemd.UnitState, error) {
+	s, err := u.client.Settled(ctx, unit)
+	if err == nil && s.NeedDaemonReload {
+		if err = u.client.DaemonReload(ctx); err == nil {
+			s, err = u.client.Settled(ctx, unit)
+		}
+	}
+	switch {
+	case err != nil && s.JobID != 0:
+		return s, tooSlow(unit, err)
+	case err != nil:
+		return s, resource.Unknown(mesh.ReasonUnit, err, "the state of %s could not be read: %v", unit, err)
+	}
+	return s, nil
+}
+
+// judge says whether there is something to do with a unit, and what an operator
+// should know of it. A unit that does not run has nothing to reload, and is not
+// started by that; a restart starts it.
+func judge(s systemd.UnitState, verb string) (note string, act bool, err *resource.Error) {
+	no := func(format string, args ...any) (string, bool, *resource.Error) {
+		return "", false, resource.Failed(mesh.ReasonUnit, nil, format, args...)
+	}
+	reload := verb == "reload"
+	switch {
+	case s.Name == hostUnit:
+		return no("%s is this host, which neither restarts nor reloads itself in the middle of its work", s.Name)
+	case s.LoadState == systemd.LoadNotFound:
+		return no("there is no unit %s on this machine", s.Name)
+	case s.LoadState == systemd.LoadMasked && !reload:
+		return no("%s is masked on this machine, so it cannot be started", s.Name)
+	case s.LoadState != systemd.LoadLoaded && s.LoadState != systemd.LoadMasked:
+		return no("the unit file of %s has an error (%s)", s.Name, s.LoadState)
+	case reload && s.ActiveState == systemd.ActiveInactive:
+		return fmt.Sprintf("%s does not run, so there was nothing to reload, and it was not started", s.Name), false, nil
+	case reload && s.ActiveState == systemd.ActiveFailed:
+		return no("%s is failed, so it could not be reloaded", s.Name)
+	case !reload && s.ActiveState == systemd.ActiveInactive && s.Type != "oneshot":
+		return fmt.Sprintf("%s did not run, and was started", s.Name), true, nil
+	}
+	return "", true, nil
+}
+
+// act does it, unless it was begun before, and looks what becomes of it.
+func (u *Units) act(ctx context.Context, before systemd.UnitState, verb string, begun bool) (err error) {
+	after := before
+	switch {
+	case begun:
+	case verb == "reload":
+		after, err = u.client.Reload(ctx, before.Name)
+	default:
+		// What failed or was restarted often before is no reason against this start,
+		// and this one is not to use up the limit of the starts after it.
+		if err := u.client.ResetFailed(ctx, before.Name); err != nil {
+			return err
+		}
+		after, err = u.client.Restart(ctx, before.Name)
+	}
+	if err != nil {
+		return err
+	}
+	if after.DidItsPart() {
+		return nil
+	}
+	if after, err = u.client.Stays(ctx, after, verb, staysFor); err != nil {
+		return err
 	}
 	if after.ActiveState != systemd.ActiveActive {
-		return resource.Failed(mesh.ReasonUnit, nil, "after the %s %s is %s (%s)", verb, unit, after.ActiveState, after.SubState).WithOutput(journal(ctx, unit))
+		return fmt.Errorf("it is %s (%s)", after.ActiveState, after.SubState)
 	}
 	return nil
 }
@@ -289,8 +404,14 @@ func (u *Units) DaemonReload(ctx context.Context) error {
 	return u.client.DaemonReload(bounded)
 }
 
-// journal returns the last lines of a unit, or why they cannot be had.
+// journal returns the last lines of a unit, or why they cannot be had. What the
+// unit wrote a moment ago may still be on its way, so the journal is asked to
+// write down what it has.
 func journal(ctx context.Context, unit string) string {
+	moment, enough := context.WithTimeout(ctx, 5*time.Second)
+	defer enough()
+	// Without it there may be lines less; what there is, is read all the same.
+	_ = exec.CommandContext(moment, "journalctl", "--sync").Run()
 	bounded, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	out, err := exec.CommandContext(bounded, "journalctl", "--no-pager", "--quiet", "--lines", journalLines, "--unit", unit).Output()

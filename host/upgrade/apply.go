@@ -73,6 +73,7 @@ func (u *Upgrader) apply(ctx context.Context, want mesh.Resource, install func()
 	if d != nil {
 		in.Generation = d.Generation
 	}
+	fault.Point("upgrade.before-intent")
 	if err := u.change(PhaseIntended, func(s *state) { s.Intent = in }); err != nil {
 		return err
 	}
@@ -86,54 +87,104 @@ func (u *Upgrader) apply(ctx context.Context, want mesh.Resource, install func()
 	return u.judge(ctx, file, installErr)
 }
 
-// judge looks at what an installation left, and either hands over or puts the
-// running version back.
+// unfit is what was found wanting in a new version. Any other error of a look
+// at it means that the look could not be taken.
+type unfit struct {
+	step, why string
+	// said is what the new program or the tool wrote. Empty: nothing.
+	said string
+}
+
+func (e *unfit) Error() string { return e.why }
+
+func wanting(step, why, said string) error { return &unfit{step: step, why: why, said: said} }
+
+// judge looks at what an installation left, and hands over, puts the running
+// version back, or says that it could not look; then the guard stands, and it is
+// looked at again.
 func (u *Upgrader) judge(ctx context.Context, file string, installErr error) error {
 	in := u.now().Intent
-	found, err := u.installed(ctx)
+	u.judgedAt = u.cfg.Now()
+	there, err := u.installed(ctx)
 	if err != nil {
-		// The guard stands; the next pass looks again.
+		// The guard stands, and it is looked at again.
 		return err
 	}
-	switch {
-	case found.exactly(in.From) && in.From != in.To:
+	if there.exactly(in.From) && in.From != in.To {
 		// Nothing was done, or it was undone by the tool.
 		return errors.Join(installErr, u.drop(ctx))
-	case !found.exactly(in.To):
-		return u.putBack(ctx, stepInstall, fmt.Sprintf("after the installation the package database says %s", found), outputOf(installErr))
 	}
-	if changed, err := u.cfg.Family.changedFiles(ctx); err != nil || changed != "" {
-		why := fmt.Sprintf("after the installation these files are not those of the package: %s", changed)
-		if err != nil {
-			why = err.Error()
-		}
-		return u.putBack(ctx, stepInstall, why, outputOf(installErr))
-	}
-	if file != "" {
-		if err := u.cfg.Family.sameAsInstalled(ctx, file, u.cfg.Root); err != nil {
-			return u.putBack(ctx, stepInstall, "what was installed is not the package that was fetched: "+err.Error(), "")
-		}
-	}
-	if err := u.judgeUnit(ctx); err != nil {
-		return u.putBack(ctx, stepUnit, err.Error(), "")
-	}
-	said, err := "", error(nil)
-	u.turning(func() { said, err = u.judgeProgram(ctx) })
-	if ctx.Err() != nil {
+	u.turning(func() {
+		bounded, cancel := context.WithTimeout(ctx, judgeTimeout)
+		defer cancel()
+		err = u.look(bounded, there, file, outputOf(installErr))
+	})
+	var bad *unfit
+	switch {
+	case errors.As(err, &bad):
+		return u.putBack(ctx, bad.step, bad.why, bad.said)
+	case ctx.Err() != nil:
 		return ctx.Err()
-	}
-	if err != nil {
-		return u.putBack(ctx, stepProgram, err.Error(), said)
+	case err != nil:
+		return notJudged(in.To, err)
 	}
 	fault.Point("upgrade.after-check")
 	if err := u.guard.put(ctx); err != nil {
-		return u.putBack(ctx, stepUnit, "the guard does not stand: "+err.Error(), "")
+		return notJudged(in.To, fmt.Errorf("the guard does not stand: %w", err))
 	}
 	if err := u.change(PhaseHandedOver, func(*state) {}); err != nil {
 		return err
 	}
+	fault.Point("upgrade.after-hand-over")
 	u.cfg.Log.InfoContext(ctx, "the new version is sound; this one ends when its pass is done", "from", in.From, "to", in.To)
 	return nil
+}
+
+func notJudged(version string, cause error) error {
+	return resource.Unknown(mesh.ReasonNotJudged, cause, "version %s is installed, and whether it can run here could not be looked at, so the version that runs goes on and looks again: %v", version, cause)
+}
+
+// keptFor returns the package file that was fetched for an intent; empty: none
+// was, or it is not there any more.
+func (u *Upgrader) keptFor(in *intent) string {
+	keep := u.keptFile()
+	if sum, err := fileSum(keep); err != nil || in.Digest == "" || sum != in.Digest {
+		return ""
+	}
+	return keep
+}
+
+// keptFile is where the package that was fetched last is kept.
+func (u *Upgrader) keptFile() string { return filepath.Join(u.dir(), "package."+string(u.cfg.Family)) }
+
+// look says what is wrong with the version that was installed, as an *unfit.
+// Nil: it is sound. File is the package that was fetched; empty: none was.
+func (u *Upgrader) look(ctx context.Context, there presenceOf, file, output string) error {
+	in := u.now().Intent
+	if !there.exactly(in.To) {
+		return wanting(stepInstall, fmt.Sprintf("after the installation the package database says %s", there), output)
+	}
+	changed, err := u.cfg.Family.changedFiles(ctx)
+	if err != nil {
+		return err
+	}
+	if changed != "" {
+		return wanting(stepInstall, "after the installation these files are not those of the package: "+changed, output)
+	}
+	if file != "" {
+		err := u.cfg.Family.sameAsInstalled(ctx, file, u.cfg.Root)
+		var differs *differs
+		if errors.As(err, &differs) {
+			return wanting(stepInstall, "what was installed is not the package that was fetched: "+err.Error(), "")
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := u.judgeUnit(ctx); err != nil {
+		return err
+	}
+	return u.judgeProgram(ctx)
 }
 
 func outputOf(err error) string {
@@ -176,7 +227,7 @@ func (u *Upgrader) refused(ctx context.Context, r *refusal, named string) error 
 
 // obtain fetches the package file of a version, and returns it with its SHA-256.
 func (u *Upgrader) obtain(ctx context.Context, version string, installed presence) (file, digest string, err error) {
-	keep := filepath.Join(u.dir(), "package."+string(u.cfg.Family))
+	keep := u.keptFile()
 	candidates := []string{keep}
 	if u.cfg.Local != nil {
 		if path, ok := u.cfg.Local(name, version); ok {
@@ -299,9 +350,7 @@ func (u *Upgrader) goOnPuttingBack(ctx context.Context, output string) error {
 	if err != nil {
 		return err
 	}
-	if info, err := os.Stat(filepath.Join(u.cfg.Root, program)); err == nil {
-		u.program = info
-	}
+	u.rememberProgram()
 	failed := resource.Failed(mesh.ReasonPutBack, nil, "version %s cannot run here and version %s was put back (%s): %s", in.To, confirmed, in.Step, in.Why).WithOutput(output)
 	return errors.Join(failed, u.tidy(ctx))
 }

@@ -165,6 +165,12 @@ func rpmSums(ctx context.Context, path string) (map[string]string, error) {
 	return sums, nil
 }
 
+// differs is what sameAsInstalled found; its other errors say that it could not
+// look.
+type differs struct{ what string }
+
+func (e *differs) Error() string { return e.what }
+
 // sameAsInstalled compares what a package file holds with what is on disk.
 func (f Family) sameAsInstalled(ctx context.Context, path, root string) error {
 	sums, err := f.sums(ctx, path)
@@ -172,15 +178,15 @@ func (f Family) sameAsInstalled(ctx context.Context, path, root string) error {
 		return err
 	}
 	if sums["/usr/bin/"+name] == "" {
-		return fmt.Errorf("the package file holds no program /usr/bin/%s", name)
+		return &differs{"the package file holds no program /usr/bin/" + name}
 	}
 	for file, want := range sums {
 		have, err := fileSum(filepath.Join(root, file))
-		if err != nil {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("compare with what is installed: %w", err)
 		}
 		if have != want {
-			return fmt.Errorf("%s on this machine is not the one of the package", file)
+			return &differs{file + " on this machine is not the one of the package"}
 		}
 	}
 	return nil
@@ -199,11 +205,19 @@ func (f Family) changedFiles(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("compare with the package database: %w", err)
 	}
 	var changed []string
+	named := 0
 	for line := range strings.Lines(out) {
 		fields := strings.Fields(line)
-		if len(fields) > 0 && compared(fields[len(fields)-1]) {
+		if len(fields) == 0 || !strings.HasPrefix(fields[len(fields)-1], "/") {
+			continue
+		}
+		named++
+		if compared(fields[len(fields)-1]) {
 			changed = append(changed, fields[len(fields)-1])
 		}
+	}
+	if err != nil && named == 0 {
+		return "", fmt.Errorf("compare with the package database: it names no file that differs: %w", err)
 	}
 	return strings.Join(changed, ", "), nil
 }

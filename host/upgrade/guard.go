@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/meshctl/mesh/internal/fault"
 	"github.com/meshctl/mesh/systemd"
 )
 
@@ -48,6 +49,7 @@ func (g guard) put(ctx context.Context) error {
 		if err := writeWhole(path, data, 0o644); err != nil {
 			return fmt.Errorf("write the guard: %w", err)
 		}
+		fault.Point("upgrade.guard-half-put")
 	}
 	if err := os.MkdirAll(filepath.Dir(g.wants()), 0o755); err != nil {
 		return fmt.Errorf("enable the guard: %w", err)
@@ -91,6 +93,7 @@ func (g guard) remove(ctx context.Context) error {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove the guard: %w", err)
 		}
+		fault.Point("upgrade.guard-half-removed")
 	}
 	if err := syncDir(g.dir); err != nil {
 		return fmt.Errorf("remove the guard: %w", err)

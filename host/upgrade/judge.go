@@ -2,7 +2,6 @@ package upgrade
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,6 +16,9 @@ import (
 const (
 	checkUnit    = "mesh-host-check.service"
 	checkTimeout = 90 * time.Second
+	// judgeTimeout is for everything that is looked at. A service manager that
+	// does not answer so long is one that cannot be asked.
+	judgeTimeout = 4 * time.Minute
 	program      = "/usr/bin/" + name
 )
 
@@ -48,7 +50,7 @@ func soundUnit(host, rollback systemd.UnitState) error {
 	if len(wrong) == 0 {
 		return nil
 	}
-	return fmt.Errorf("the new unit %s is not sound: %s", systemd.HostUnit, strings.Join(wrong, "; "))
+	return wanting(stepUnit, fmt.Sprintf("the new unit %s is not sound: %s", systemd.HostUnit, strings.Join(wrong, "; ")), "")
 }
 
 // judgeUnit reads the unit and says whether it is sound.
@@ -68,14 +70,14 @@ func (u *Upgrader) judgeUnit(ctx context.Context) error {
 }
 
 // judgeProgram runs the new program once, as its unit would, on a copy of the
-// store. It returns what the program said.
-func (u *Upgrader) judgeProgram(ctx context.Context) (said string, err error) {
+// store, and says what is wrong with it.
+func (u *Upgrader) judgeProgram(ctx context.Context) (err error) {
 	dir := filepath.Join(u.dir(), "check")
 	if err := os.RemoveAll(dir); err != nil {
-		return "", fmt.Errorf("clear an earlier check: %w", err)
+		return fmt.Errorf("clear an earlier check: %w", err)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", fmt.Errorf("make room for the check: %w", err)
+		return fmt.Errorf("make room for the check: %w", err)
 	}
 	defer func() {
 		if removed := os.RemoveAll(dir); err == nil && removed != nil {
@@ -83,14 +85,14 @@ func (u *Upgrader) judgeProgram(ctx context.Context) (said string, err error) {
 		}
 	}()
 	if err := u.store.CopyTo(ctx, filepath.Join(dir, "store.db")); err != nil {
-		return "", fmt.Errorf("copy the store for the check: %w", err)
+		return fmt.Errorf("copy the store for the check: %w", err)
 	}
 	settings, err := u.cfg.Units.Settings(ctx, systemd.HostUnit)
 	if err != nil {
-		return "", err
+		return err
 	}
 	if err := u.cfg.Units.Collect(ctx, checkUnit); err != nil {
-		return "", fmt.Errorf("clear an earlier check: %w", err)
+		return fmt.Errorf("clear an earlier check: %w", err)
 	}
 	output := filepath.Join(u.dir(), "check.log")
 	err = u.cfg.Units.StartTransient(ctx, systemd.TransientSpec{
@@ -99,27 +101,27 @@ func (u *Upgrader) judgeProgram(ctx context.Context) (said string, err error) {
 		Output:  output, Timeout: checkTimeout, Settings: settings,
 	})
 	if err != nil {
-		return "", fmt.Errorf("start the check of the new program: %w", err)
+		return fmt.Errorf("start the check of the new program: %w", err)
 	}
 	result, err := u.cfg.Units.Wait(ctx, checkUnit)
 	if err != nil {
-		return "", fmt.Errorf("wait for the check of the new program: %w", err)
+		return fmt.Errorf("wait for the check of the new program: %w", err)
 	}
 	if err := u.cfg.Units.Collect(ctx, checkUnit); err != nil {
-		return "", fmt.Errorf("clear the check: %w", err)
+		return fmt.Errorf("clear the check: %w", err)
 	}
 	data, err := os.ReadFile(output)
 	if err != nil {
-		return "", fmt.Errorf("read what the check said: %w", err)
+		return fmt.Errorf("read what the check said: %w", err)
 	}
-	said = pkg.LastLines(string(data[max(0, len(data)-outputLimit):]), 20)
+	said := pkg.LastLines(string(data[max(0, len(data)-outputLimit):]), 20)
 	if !result.OK() {
-		return said, fmt.Errorf("the new program, run once as \"%s check\", %s", program, result)
+		return wanting(stepProgram, fmt.Sprintf("the new program, run once as \"%s check\", %s", program, result), said)
 	}
 	if !strings.Contains(said, checkPassed) {
-		return said, errors.New("the new program, run once, ended well and did not say that it had looked")
+		return wanting(stepProgram, "the new program, run once, ended well and did not say that it had looked", said)
 	}
-	return said, nil
+	return nil
 }
 
 // checkPassed is what a program prints at the end of a check that it made.

@@ -14,9 +14,12 @@ import (
 	"github.com/meshctl/mesh/systemd"
 )
 
-// kitRetry is how long to wait before a kit that could not be made is tried
-// again.
-const kitRetry = time.Minute
+// How long to wait before a kit that could not be made is tried again, and
+// before a version that could not be judged is looked at again.
+const (
+	kitRetry   = time.Minute
+	judgeRetry = 30 * time.Second
+)
 
 // PassEnded is called after a pass that ended, or when there is nothing to
 // reconcile. It confirms a version that is on trial. host.ErrHandOver: this
@@ -42,14 +45,47 @@ func (u *Upgrader) PassEnded(ctx context.Context) error {
 	case ModeFirst, ModeTrial:
 		return u.confirm(ctx)
 	case ModeConfirmed:
-		return u.completeKit(ctx)
+		return errors.Join(u.mend(ctx), u.completeKit(ctx))
 	}
 	return nil
+}
+
+// mend installs the confirmed version once more where the package database does
+// not name it alone and whole, once in each life of the host: what put it back
+// may have been cut off when its files were there and the rest was not.
+func (u *Upgrader) mend(ctx context.Context) error {
+	if u.whole || u.now().Phase != PhaseSettled || u.kit.check(ctx) != nil {
+		return nil
+	}
+	if u.cfg.Unlocked(ctx) != nil {
+		return nil // somebody is at it; the next pass looks again
+	}
+	found, err := u.installed(ctx)
+	if err != nil {
+		return err
+	}
+	if found.has(u.cfg.Running) && !found.exactly(u.cfg.Running) {
+		u.cfg.Log.WarnContext(ctx, "the installation of this version was cut off; it is installed once more", "database", found.String())
+		if err := u.restore(ctx); err != nil {
+			return fmt.Errorf("install version %s once more: %w", u.cfg.Running, err)
+		}
+		u.rememberProgram()
+	}
+	u.whole = true
+	return nil
+}
+
+// rememberProgram takes the installed program for the one that runs.
+func (u *Upgrader) rememberProgram() {
+	if info, err := os.Stat(filepath.Join(u.cfg.Root, program)); err == nil {
+		u.program = info
+	}
 }
 
 // lookAtIntent ends an intent that the pass did not take up again, because it
 // is not declared any more or could not be gone on with.
 func (u *Upgrader) lookAtIntent(ctx context.Context) error {
+	u.judgedAt = u.cfg.Now()
 	found, err := u.installed(ctx)
 	if err != nil {
 		return err
@@ -58,14 +94,22 @@ func (u *Upgrader) lookAtIntent(ctx context.Context) error {
 	case found.exactly(u.cfg.Running):
 		return u.drop(ctx)
 	case found.exactly(u.now().Intent.To):
-		if err := u.judge(ctx, "", nil); err != nil {
-			return err
-		}
-		if u.now().Phase == PhaseHandedOver {
-			return host.ErrHandOver
-		}
+		return u.judgeOutsideOfAPass(ctx)
 	}
 	return nil
+}
+
+// judgeOutsideOfAPass judges a version that no pass goes on with. How it ended
+// was reported, unless it did not end.
+func (u *Upgrader) judgeOutsideOfAPass(ctx context.Context) error {
+	err := u.judge(ctx, u.keptFor(u.now().Intent), nil)
+	switch u.now().Phase {
+	case PhaseHandedOver:
+		return host.ErrHandOver
+	case PhaseSettled:
+		return nil
+	}
+	return err
 }
 
 // finishPuttingBack goes on where a putting back stopped. A version that was to
@@ -183,6 +227,13 @@ func (u *Upgrader) reportUpgraded(ctx context.Context) error {
 	return u.tidy(ctx)
 }
 
+// elapsed reports whether so much time has gone by. The clock may be set back,
+// so that the last time lies ahead.
+func elapsed(now, last time.Time, long time.Duration) bool {
+	since := now.Sub(last)
+	return since < 0 || since >= long
+}
+
 // completeKit makes the kit of the confirmed version when it is missing or
 // damaged.
 func (u *Upgrader) completeKit(ctx context.Context) error {
@@ -190,9 +241,7 @@ func (u *Upgrader) completeKit(ctx context.Context) error {
 	if err := u.tidy(ctx); err != nil {
 		return err
 	}
-	// The clock may be set back, so that the last time lies ahead.
-	since := u.cfg.Now().Sub(u.kitTried)
-	if u.now().Phase != PhaseSettled || (since >= 0 && since < kitRetry) {
+	if u.now().Phase != PhaseSettled || !elapsed(u.cfg.Now(), u.kitTried, kitRetry) {
 		return nil
 	}
 	u.kitTried = u.cfg.Now()
@@ -232,6 +281,9 @@ func (u *Upgrader) Turn(ctx context.Context) error {
 			return err
 		}
 		now = u.now()
+	}
+	if u.Mode() == ModeConfirmed && now.Phase == PhaseIntended && elapsed(u.cfg.Now(), u.judgedAt, judgeRetry) {
+		return u.lookAtIntent(ctx)
 	}
 	if u.Mode() != ModeConfirmed || now.Phase != PhaseSettled {
 		return nil
@@ -285,14 +337,10 @@ func (u *Upgrader) replaced(ctx context.Context, info os.FileInfo) error {
 	// Nobody's write asks for it, so only what was undone here counts.
 	if r := before.refuses(to, "", ""); r != nil && u.namedNow(ctx, to) == r.Named {
 		err = u.putBack(ctx, stepRefused, "somebody else installed it again; it was undone here before: "+r.Why, "")
-	} else {
-		err = u.judge(ctx, "", nil)
+		if u.now().Phase == PhaseSettled {
+			return nil // it ended, and that was reported
+		}
+		return err
 	}
-	if u.now().Phase == PhaseHandedOver {
-		return host.ErrHandOver
-	}
-	if u.now().Phase == PhaseSettled {
-		return nil // it ended, and that was reported
-	}
-	return err
+	return u.judgeOutsideOfAPass(ctx)
 }

@@ -45,9 +45,15 @@ func (p *Packages) Notes(ctx context.Context, want mesh.Resource) []string {
 }
 
 // Check implements resource.Provider. A version of the host that is refused is
-// known before anything is looked at.
+// known before anything is looked at, and one that is installed and could not be
+// judged is not known to be as wanted.
 func (p *Packages) Check(ctx context.Context, want mesh.Resource) (resource.Diff, error) {
 	diff, err := p.SetProvider.Check(ctx, want)
+	if err == nil && diff.Zero() && want.ID() == self {
+		if s := p.upgrader.now(); s.Phase == PhaseIntended && s.Intent.To != p.upgrader.cfg.Running {
+			return diff, notJudged(s.Intent.To, errors.New("it is looked at again after this pass"))
+		}
+	}
 	if err != nil || !changesVersion(want, diff) || want.Package.Version == p.upgrader.cfg.Running {
 		return diff, err
 	}

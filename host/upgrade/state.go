@@ -20,6 +20,9 @@ type state struct {
 	Intent *intent `json:"intent,omitempty"`
 	// Last is how the latest one ended. Nil: there was none.
 	Last *mesh.UpgradeRecord `json:"last,omitempty"`
+	// Untold lists endings that a version on trial came to, oldest first. Its store
+	// is dropped when it is put back, so the confirmed version reports them.
+	Untold []mesh.UpgradeRecord `json:"untold,omitempty"`
 	// Refused lists what was undone here, oldest first.
 	Refused []refusal `json:"refused,omitempty"`
 	// Reported is the digest of the rollback script's record that was reported

@@ -24,6 +24,7 @@ import (
 
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/host/resource/pkg"
+	"github.com/meshctl/mesh/internal/fault"
 	"github.com/meshctl/mesh/rollback"
 	"github.com/meshctl/mesh/systemd"
 )
@@ -121,8 +122,13 @@ type Upgrader struct {
 	program os.FileInfo
 	// kitTried is when making the kit was last tried. Zero: never.
 	kitTried time.Time
+	// judgedAt is when what was installed was last looked at. Zero: never.
+	judgedAt time.Time
 	// passed: a pass ended in this process.
 	passed bool
+	// whole: the package database was seen to name this version alone and whole,
+	// or to name another one.
+	whole bool
 	// unconfirmed is what the database said when this version was not confirmed
 	// for that. Empty: that was not the case.
 	unconfirmed string
@@ -214,9 +220,7 @@ func (u *Upgrader) Begin(ctx context.Context) (Mode, error) {
 	u.mu.Lock()
 	u.state, u.mode = loaded, mode
 	u.mu.Unlock()
-	if info, err := os.Stat(filepath.Join(u.cfg.Root, program)); err == nil {
-		u.program = info
-	}
+	u.rememberProgram()
 	if mode == ModeTrial {
 		u.arm(ctx)
 	}
@@ -291,6 +295,16 @@ func (u *Upgrader) Open(ctx context.Context, store Store) error {
 // settleAsConfirmed ends what an upgrade away from this version left, when this
 // version is found to run.
 func (u *Upgrader) settleAsConfirmed(ctx context.Context) error {
+	if untold := u.now().Untold; len(untold) > 0 {
+		for _, r := range untold {
+			if err := u.event(ctx, r); err != nil {
+				return err
+			}
+		}
+		if err := u.edit(func(s *state) { s.Untold = nil }); err != nil {
+			return err
+		}
+	}
 	if err := u.reportScript(ctx); err != nil {
 		return err
 	}
@@ -412,11 +426,18 @@ func orNone(version string) string {
 // end reports an ending and settles.
 func (u *Upgrader) end(ctx context.Context, r mesh.UpgradeRecord, refused ...refusal) error {
 	r.At = u.cfg.Now()
-	if err := u.event(ctx, r); err != nil {
-		return err
+	onTrial := u.Mode() == ModeTrial
+	if !onTrial {
+		if err := u.event(ctx, r); err != nil {
+			return err
+		}
 	}
+	fault.Point("upgrade.before-settle")
 	settle := func(s *state) {
 		s.Last = &r
+		if onTrial {
+			s.Untold = append(s.Untold, r)
+		}
 		s.Refused = append(s.Refused, refused...)
 	}
 	if u.now().Phase == PhaseSettled {

@@ -100,7 +100,7 @@ func checkArgs(cmd *cobra.Command) {
 	if check := cmd.Args; check != nil {
 		cmd.Args = func(cmd *cobra.Command, args []string) error {
 			if err := check(cmd, args); err != nil {
-				return Usagef(cmd, "%s", err)
+				return Usagef(cmd, "%s; it is written as `%s`", err, strings.TrimSuffix(cmd.UseLine(), " [flags]"))
 			}
 			return nil
 		}

@@ -44,6 +44,7 @@ func TestExitCodesTellAWrongCommandLineFromWorkThatWasNotDone(t *testing.T) {
 		{"tokn", ExitUsage, "did you mean token"},
 		{"token isue", ExitUsage, "did you mean issue"},
 		{"token issue now", ExitUsage, `unknown command "now"`},
+		{"token issue now", ExitUsage, "it is written as `prog token issue`"},
 		{"token issue --count many", ExitUsage, "--count"},
 		{"token issue --nope", ExitUsage, "--nope"},
 		{"help nope", ExitUsage, `no command "nope"`},

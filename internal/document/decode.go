@@ -253,10 +253,15 @@ func (d *decoder) resource(n *yaml.Node, path string) mesh.DocumentResource {
 		"template":  d.truth(&r.Template),
 		"requires":  d.texts(&requires),
 		"on_change": func(n *yaml.Node, path string) {
-			hasOnChange = d.mapping(n, path, "on_change", map[string]field{
+			before := len(d.problems)
+			there := d.mapping(n, path, "on_change", map[string]field{
 				"reload":  d.texts(&onChange.Reload),
 				"restart": d.texts(&onChange.Restart),
-			}) != nil
+			})
+			hasOnChange = there != nil
+			if hasOnChange && len(onChange.Reload)+len(onChange.Restart) == 0 && len(d.problems) == before {
+				d.add(n, path, "this names no unit; leave the key out if none is meant")
+			}
 		},
 	})
 	if there == nil {

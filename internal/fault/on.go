@@ -18,11 +18,15 @@ const (
 	// EnvOnce names a file that is created before dying; the process does not
 	// die when it exists already. Empty: it dies every time.
 	EnvOnce = "MESH_FAULT_ONCE"
+	// EnvHold has what came to the point go no further instead of dying, so that
+	// somebody can take the power of the machine. Empty: it dies.
+	EnvHold = "MESH_FAULT_HOLD"
 )
 
 var dying atomic.Bool
 
-// Point kills the process with SIGKILL when the environment names this point.
+// Point kills the process with SIGKILL, or holds it, when the environment names
+// this point.
 func Point(name string) {
 	if os.Getenv(EnvPoint) != name {
 		return
@@ -35,6 +39,9 @@ func Point(name string) {
 		if err := f.Close(); err != nil {
 			return
 		}
+	}
+	if os.Getenv(EnvHold) != "" {
+		select {}
 	}
 	if dying.CompareAndSwap(false, true) {
 		if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {

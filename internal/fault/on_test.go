@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/meshctl/mesh/internal/fault"
 )
@@ -34,6 +35,15 @@ func TestAProcessDiesAtThePointThatIsNamedAndNowhereElse(t *testing.T) {
 		fault.Point("here")
 		return
 	}
+	if os.Getenv("MESH_TEST_HELD") != "" {
+		go fault.Point("here")
+		for {
+			if _, err := os.Stat(os.Getenv(fault.EnvOnce)); err == nil {
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
 	if !fault.Enabled {
 		t.Fatal("points are not compiled in")
 	}
@@ -49,5 +59,9 @@ func TestAProcessDiesAtThePointThatIsNamedAndNowhereElse(t *testing.T) {
 	}
 	if reach(t, fault.EnvPoint+"=here", fault.EnvOnce+"="+once) {
 		t.Error("it died twice, and once was asked for")
+	}
+	held := filepath.Join(t.TempDir(), "held")
+	if reach(t, "MESH_TEST_REACH=", "MESH_TEST_HELD=1", fault.EnvPoint+"=here", fault.EnvHold+"=1", fault.EnvOnce+"="+held) {
+		t.Error("it died where it was to be held")
 	}
 }

@@ -21,12 +21,21 @@ var ErrTooLarge = errors.New("frame is longer than the limit")
 
 const (
 	header = 4
+	// envelope is more than what stands around a body.
+	envelope = 1 << 10
 	// chunk bounds a single write, so that the SSH library does not keep large
 	// packet buffers for the life of the connection.
 	chunk = 4 << 10
+	// small is what a Reader holds for the life of a link: room for the head of a
+	// frame, and for a heartbeat. A longer body is read past it.
+	small = 512
 	// readAhead bounds what is allocated before the bytes have come.
 	readAhead = 64 << 10
 )
+
+// Fits reports whether Write takes the frame. Near the limit it errs on the
+// side of no.
+func Fits(f mesh.Frame) bool { return len(f.Body) <= mesh.FrameLimit-envelope }
 
 // Write writes one frame. Callers serialise.
 func Write(w io.Writer, f mesh.Frame) error {
@@ -57,7 +66,7 @@ type Reader struct {
 
 // NewReader makes a Reader of r.
 func NewReader(r io.Reader) *Reader {
-	return &Reader{r: bufio.NewReaderSize(r, chunk)}
+	return &Reader{r: bufio.NewReaderSize(r, small)}
 }
 
 // Read returns the next frame; io.EOF when the stream ended between frames,

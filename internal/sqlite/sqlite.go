@@ -90,6 +90,18 @@ func Classify(err error) error {
 	return err
 }
 
+// Check reads the whole database, and returns ErrCorrupt when it is damaged.
+func Check(ctx context.Context, db *sql.DB) error {
+	var verdict string
+	if err := db.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&verdict); err != nil {
+		return Classify(fmt.Errorf("check the database: %w", err))
+	}
+	if verdict != "ok" {
+		return fmt.Errorf("%w: %s", ErrCorrupt, verdict)
+	}
+	return nil
+}
+
 // IsUnique reports whether err says that a unique or primary key exists already.
 func IsUnique(err error) bool {
 	var se sqlite3.Error

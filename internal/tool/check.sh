@@ -86,6 +86,7 @@ packages="$(go list ./... | wc -l) packages"
 step gofmt "$(wc -l <"$work/go") files" formatted
 step vet "$packages" go vet ./...
 step vet-fault "$packages with -tags fault" go vet -tags fault ./...
+step vet-matrix "$packages with -tags matrix" go vet -tags matrix ./...
 step staticcheck "$packages" staticcheck ./...
 step shellcheck "$(wc -l <"$work/shell") scripts" shellchecked
 step layering "test/arch over the whole tree" go test -count=1 ./test/arch
@@ -97,4 +98,4 @@ if [ -n "$failed" ]; then
 	echo "check: failed:$failed"
 	exit 1
 fi
-echo "check: all 9 passed"
+echo "check: all 10 passed"

@@ -41,6 +41,14 @@ func ParseControl(b []byte) (Paragraph, error) {
 	text := strings.TrimRight(string(b), "\n")
 	var p Paragraph
 	seen := map[string]bool{}
+	// The lines of the last field are put together once: its value may have
+	// hundreds of thousands.
+	var value []string
+	end := func() {
+		if len(p) > 0 {
+			p[len(p)-1].Value = strings.Join(value, "\n")
+		}
+	}
 	for line := range strings.SplitSeq(text, "\n") {
 		if i := strings.IndexFunc(line, func(r rune) bool { return r < 0x20 && r != '\t' || r == 0x7f }); i >= 0 {
 			return nil, malformed("the control file holds a control character")
@@ -52,10 +60,11 @@ func ParseControl(b []byte) (Paragraph, error) {
 			if len(p) == 0 {
 				return nil, malformed("the control file starts with a continuation line")
 			}
-			p[len(p)-1].Value += "\n" + strings.TrimRight(line, " \t")
+			value = append(value, strings.TrimRight(line, " \t"))
 			continue
 		}
-		name, value, ok := strings.Cut(line, ":")
+		end()
+		name, first, ok := strings.Cut(line, ":")
 		if !ok || !validFieldName(name) {
 			return nil, malformed("the control file has a line that is no field")
 		}
@@ -67,8 +76,9 @@ func ParseControl(b []byte) (Paragraph, error) {
 		if len(p) == maxFields {
 			return nil, malformed("the control file has more than %d fields", maxFields)
 		}
-		p = append(p, Field{Name: name, Value: strings.TrimSpace(value)})
+		p, value = append(p, Field{Name: name}), append(value[:0], strings.TrimSpace(first))
 	}
+	end()
 	return p, nil
 }
 

@@ -2,17 +2,14 @@ package apt_test
 
 import (
 	"bytes"
-	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
-
-	debversion "github.com/knqyf263/go-deb-version"
-	"pgregory.net/rapid"
 
 	"github.com/meshctl/mesh/repo/apt"
 	"github.com/meshctl/mesh/repo/repotest"
@@ -142,21 +139,20 @@ func TestAnArchiveThatUnpacksBeyondALimitIsRefused(t *testing.T) {
 	}
 }
 
-func TestVersionsAreOrderedAsTheRealDpkgOrdersThem(t *testing.T) {
-	need(t, "dpkg")
-	gen := rapid.StringMatching(`([0-9]:)?[0-9][0-9a-c.~+]{0,5}(-[0-9a~+]{1,3})?`)
-	rapid.Check(t, func(rt *rapid.T) {
-		a, b := gen.Draw(rt, "a"), gen.Draw(rt, "b")
-		va, errA := debversion.NewVersion(a)
-		vb, errB := debversion.NewVersion(b)
-		if errA != nil || errB != nil {
-			rt.Fatalf("%q: %v, %q: %v", a, errA, b, errB)
-		}
-		op := map[int]string{-1: "lt", 0: "eq", 1: "gt"}[cmp.Compare(va.Compare(vb), 0)]
-		if err := exec.Command("dpkg", "--compare-versions", a, op, b).Run(); err != nil {
-			rt.Errorf("%q %s %q is what we say, and not what dpkg says", a, op, b)
-		}
-	})
+func TestAFieldOfVeryManyLinesCostsWhatItsSizeCosts(t *testing.T) {
+	text := []byte(control + strings.Repeat(" a\n", 300_000))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+
+	p, err := apt.ParseControl(text)
+
+	runtime.ReadMemStats(&after)
+	if err != nil || strings.Count(p.Get("Description"), "\n") != 300_003 {
+		t.Fatalf("the description has %d lines more (error %v), want 300003", strings.Count(p.Get("Description"), "\n"), err)
+	}
+	if took := (after.TotalAlloc - before.TotalAlloc) >> 20; took > 64 {
+		t.Errorf("reading %d bytes took %d MiB of memory", len(text), took)
+	}
 }
 
 func TestAReleaseReadsBackAsItWasWritten(t *testing.T) {

@@ -16,6 +16,9 @@ const (
 	maxSigStore    = 8 << 20
 	maxMainEntries = 16 << 10
 	maxMainStore   = 32 << 20
+	// maxItems bounds an array: an empty string takes one byte in a header and
+	// far more in memory. The largest packages have some hundred thousand files.
+	maxItems = 1 << 20
 )
 
 var (
@@ -88,6 +91,9 @@ func cutShort(what string, err error) error {
 func parseHeader(raw []byte, what string, n uint32) (*header, error) {
 	h := &header{raw: raw, byTag: make(map[uint32]entry, n)}
 	h.store = raw[introSize+int(n)*entrySize:]
+	// What all entries hold together fits into the store: entries that overlap
+	// would have the same bytes read thousands of times.
+	left := len(h.store)
 	for i := range int(n) {
 		b := raw[introSize+i*entrySize:]
 		e := entry{
@@ -102,8 +108,15 @@ func parseHeader(raw []byte, what string, n uint32) (*header, error) {
 		if _, twice := h.byTag[e.tag]; twice {
 			return nil, malformed("the %s has the tag %d twice", what, e.tag)
 		}
-		if _, err := h.data(e); err != nil {
+		if e.kind != typeBin && e.count > maxItems {
+			return nil, fmt.Errorf("the %s has %d values of tag %d: %w", what, e.count, e.tag, ErrTooLarge)
+		}
+		data, err := h.data(e)
+		if err != nil {
 			return nil, err
+		}
+		if left -= len(data); left < 0 {
+			return nil, malformed("the entries of the %s overlap", what)
 		}
 		h.entries = append(h.entries, e)
 		h.byTag[e.tag] = e

@@ -118,6 +118,10 @@ func readHeaders(r io.Reader) (*Package, []byte, error) {
 	return p, lead, nil
 }
 
+// maxPaths bounds the paths of a package's files together, in bytes: a directory
+// is written once in a header, and once for each of its files in the metadata.
+const maxPaths = 32 << 20
+
 // check reads the identity of the package and refuses what no client should meet.
 func (p *Package) check() error {
 	h := p.main
@@ -160,9 +164,13 @@ func (p *Package) check() error {
 		if len(idx) != len(names) {
 			return malformed("it has %d file names and %d directories for them", len(names), len(idx))
 		}
-		for _, i := range idx {
+		total := 0
+		for n, i := range idx {
 			if i >= uint64(len(dirs)) {
 				return malformed("a file stands in a directory that the header does not list")
+			}
+			if total += len(dirs[i]) + len(names[n]); total > maxPaths {
+				return fmt.Errorf("the paths of its files have more than %d bytes: %w", maxPaths, ErrTooLarge)
 			}
 		}
 	} else if h.has(tagOldFileNames) {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/xml"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -13,9 +12,6 @@ import (
 	"sort"
 	"strings"
 	"testing"
-
-	rpmversion "github.com/knqyf263/go-rpm-version"
-	"pgregory.net/rapid"
 
 	"github.com/meshctl/mesh/repo/repotest"
 	"github.com/meshctl/mesh/repo/rpm"
@@ -265,31 +261,6 @@ func difference(a, b string) string {
 		}
 	}
 	return strings.Join(out, "\n")
-}
-
-func TestVersionsAreOrderedAsTheRealRpmOrdersThem(t *testing.T) {
-	need(t, "rpm")
-	gen := rapid.StringMatching(`([0-9]:)?[0-9a-c.~^+]{1,6}-[0-9~^]{1,3}`)
-	var pairs [][2]string
-	rapid.Check(t, func(rt *rapid.T) {
-		pairs = append(pairs, [2]string{gen.Draw(rt, "a"), gen.Draw(rt, "b")})
-	})
-	// One run of rpm's own Lua answers all pairs.
-	var script strings.Builder
-	for _, p := range pairs {
-		fmt.Fprintf(&script, "print(rpm.vercmp('%s','%s')..' ')\n", p[0], p[1])
-	}
-	answers := strings.Fields(mustRun(t, "rpm", "--eval", "%{lua: "+script.String()+"}"))
-	if len(answers) != len(pairs) {
-		t.Fatalf("rpm answered %d of %d", len(answers), len(pairs))
-	}
-
-	for i, p := range pairs {
-		got := rpmversion.NewVersion(p[0]).Compare(rpmversion.NewVersion(p[1]))
-		if fmt.Sprint(got) != answers[i] {
-			t.Errorf("%s against %s: %d, and rpm says %s", p[0], p[1], got, answers[i])
-		}
-	}
 }
 
 func TestAPrimaryDocumentThatLostItsEndIsNotReadAsWhole(t *testing.T) {

@@ -72,7 +72,7 @@ const unit = `
     content: |
       [Service]
       ExecStartPre=/bin/sh -c 'if grep -q broken /etc/fx-a; then echo fx refuses its configuration; exit 1; fi; echo start >>/run/fx-log'
-      ExecStart=/bin/sleep infinity
+      ExecStart=/bin/sh -c 'grep -q dies /etc/fx-a && { sleep 0.5; exit 7; }; exec sleep infinity'
       ExecReload=/bin/sh -c 'echo reload >>/run/fx-log'
     on_change: {restart: [fx-unit.service]}
 `
@@ -123,9 +123,36 @@ func TestUnitsAreReloadedAndRestartedOnceAndWhatDoesNotComeBackIsSaid(t *testing
 		if state := must(t, h, "systemctl is-active fx-unit.service"); state != "active" {
 			t.Errorf("with a good configuration the unit is %s", state)
 		}
+
+		// It dies a moment after its restart.
+		declare(t, f, h, "units", unitWith("dies", "restart"))
+		unitFailed := func(words string) func(mesh.Result) bool {
+			return func(r mesh.Result) bool {
+				return r.Status == mesh.StatusFailed && r.Reason == mesh.ReasonUnit && strings.Contains(r.Detail, words)
+			}
+		}
+		result(t, f, h, "file:/etc/fx-a", "failed by a unit that dies", unitFailed("status 7"))
+		// The declaration names a unit that there is not, and is corrected.
+		declare(t, f, h, "units", strings.ReplaceAll(unitWith("4", "restart"), "{restart: [fx-unit.service]}\n  - file: /etc/fx-b", "{restart: [fx-nuit.service]}\n  - file: /etc/fx-b"))
+		result(t, f, h, "file:/etc/fx-a", "failed by a unit that is not there", unitFailed("no unit fx-nuit.service"))
+		declare(t, f, h, "units", unitWith("4", "restart"))
+		applied(t, f, h)
+		if state := must(t, h, "systemctl is-active fx-unit.service"); state != "active" {
+			t.Errorf("with the right unit named it is %s", state)
+		}
+		// An admin stopped it: a reload does not start it.
+		must(t, h, "systemctl stop fx-unit.service")
+		declare(t, f, h, "units", unitWith("5", "reload"))
+		applied(t, f, h)
+		if state := must(t, h, "systemctl is-active fx-unit.service || true"); state != "inactive" {
+			t.Errorf("a unit that was stopped on purpose is %s after a reload", state)
+		}
+		if r := result(t, f, h, "file:/etc/fx-a", "changed", func(r mesh.Result) bool { return r.Status.Good() }); !strings.Contains(r.Detail, "does not run") {
+			t.Errorf("that it was not reloaded is not said: %s %q", r.Status, r.Detail)
+		}
 		undeclare(t, f, h, "units")
 		applied(t, f, h)
-		must(t, h, "systemctl stop fx-unit.service; rm -f /run/fx-log")
+		must(t, h, "systemctl stop fx-unit.service || true; rm -f /run/fx-log")
 		if state := must(t, h, "systemctl show -p LoadState --value fx-unit.service"); state != "not-found" {
 			t.Errorf("after its file went the unit is %s", state)
 		}

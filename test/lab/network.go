@@ -22,9 +22,13 @@ const Gateway = "10.77.0.1"
 
 // The lab's bridge, and the host parts of the addresses that hosts get.
 const (
-	bridge    = "br0"
-	firstHost = 10
-	lastHost  = 250
+	bridge = "br0"
+	// gatewayMAC is said, or the bridge takes the lowest address among its ports:
+	// another one when a host comes or goes, and what the others know of the
+	// gateway would be wrong for up to a minute.
+	gatewayMAC = "02:00:0a:4d:00:01"
+	firstHost  = 10
+	lastHost   = 250
 )
 
 // netnsPath is the file that stands for the lab's network namespace.
@@ -39,7 +43,7 @@ func (p place) ensureNetwork(ctx context.Context) error {
 	steps := [][]string{
 		{"netns", "add", p.netns()},
 		{"-n", p.netns(), "link", "set", "lo", "up"},
-		{"-n", p.netns(), "link", "add", bridge, "type", "bridge", "forward_delay", "0", "stp_state", "0"},
+		{"-n", p.netns(), "link", "add", bridge, "address", gatewayMAC, "type", "bridge", "forward_delay", "0", "stp_state", "0"},
 		{"-n", p.netns(), "address", "add", Gateway + "/24", "dev", bridge},
 		{"-n", p.netns(), "link", "set", bridge, "up"},
 	}

@@ -4,8 +4,11 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"os"
 	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -24,9 +27,24 @@ type shelf struct {
 	keys *openpgp.Keys
 	url  string
 	page string
+
+	mu sync.Mutex
+	// missing are the paths that were asked for in vain. Under mu.
+	missing []string
 }
 
-func newShelf(t *testing.T) *shelf {
+// answer remembers how a request was answered.
+type answer struct {
+	http.ResponseWriter
+	status int
+}
+
+func (a *answer) WriteHeader(status int) {
+	a.status = status
+	a.ResponseWriter.WriteHeader(status)
+}
+
+func newShelf(t *testing.T, options repohttp.Options) *shelf {
 	t.Helper()
 	l, ctx := lab.Shared(t), lab.TestContext(t)
 	log := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
@@ -44,10 +62,19 @@ func newShelf(t *testing.T) *shelf {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{Handler: repohttp.New(r, repohttp.Options{}, log), ReadHeaderTimeout: 10 * time.Second}
+	s := &shelf{repo: r, keys: keys, url: "http://" + listener.Addr().String()}
+	handler := repohttp.New(r, options, log)
+	server := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		a := &answer{ResponseWriter: w}
+		handler.ServeHTTP(a, req)
+		if a.status == http.StatusNotFound {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.missing = append(s.missing, req.UserAgent()+" "+req.URL.Path)
+		}
+	})}
 	go server.Serve(listener)
 	t.Cleanup(func() { server.Close() })
-	s := &shelf{repo: r, keys: keys, url: "http://" + listener.Addr().String()}
 	client := &http.Client{Transport: &http.Transport{DialContext: l.DialContext}}
 	answer, err := client.Get(s.url)
 	if err != nil {
@@ -79,37 +106,37 @@ func (s *shelf) publish(t *testing.T, name, version string) {
 
 // manual is how an admin of one family does each thing.
 type manual struct {
-	title string // of the family's commands on the page
-	// refresh reads the repository anew; install, to take %s for NAME or the
-	// family's NAME and VERSION, changes without asking.
-	refresh, install, exact, older, upgrade, remove, fetch string
+	title  string // of the family's commands on the page
+	family string // of the same commands in the documentation
+	// refresh reads the repository anew; the others change without asking.
+	refresh, install, older, upgrade, remove, fetch string
 	// pin keeps hello at 1.1-1 while upgrade is run.
 	pin string
 }
 
 var manuals = map[lab.Manager]manual{
 	lab.Apt: {
-		title: "Debian, Ubuntu and their kin, as root:", refresh: "apt-get update",
-		install: "apt-get install -y hello", exact: "apt-get install -y hello=1.1-1", older: "apt-get install -y --allow-downgrades hello=1.0-1",
+		title: "Debian, Ubuntu and their kin, as root:", family: "apt (2.2 and newer)", refresh: "apt-get update",
+		install: "apt-get install -y hello", older: "apt-get install -y --allow-downgrades hello=1.0-1",
 		upgrade: "apt-get upgrade -y", remove: "apt-get remove -y hello", fetch: "mkdir -pm 777 /srv/got && cd /srv/got && apt-get download hello=1.1-1",
 		pin: "printf 'Package: hello\\nPin: version 1.1-1\\nPin-Priority: 1001\\n' > /etc/apt/preferences.d/hello",
 	},
 	lab.Dnf: {
-		title: "Fedora, RHEL and their kin, as root:", refresh: "dnf makecache --refresh",
-		install: "dnf install -y hello", exact: "dnf install -y hello-1.1-1", older: "dnf downgrade -y hello-1.0-1",
+		title: "Fedora, RHEL and their kin, as root:", family: "dnf and dnf5", refresh: "dnf makecache --refresh",
+		install: "dnf install -y hello", older: "dnf downgrade -y hello-1.0-1",
 		upgrade: "dnf upgrade -y --refresh", remove: "dnf remove -y hello", fetch: "dnf install -y --downloadonly --downloaddir=/srv/got hello-1.1-1",
 		pin: "echo 'excludepkgs=hello-1.2*' >> /etc/dnf/dnf.conf",
 	},
 	lab.Dnf5: {
-		title: "Fedora, RHEL and their kin, as root:", refresh: "dnf makecache --refresh",
-		install: "dnf install -y hello", exact: "dnf install -y hello-1.1-1", older: "dnf downgrade -y hello-1.0-1",
+		title: "Fedora, RHEL and their kin, as root:", family: "dnf and dnf5", refresh: "dnf makecache --refresh",
+		install: "dnf install -y hello", older: "dnf downgrade -y hello-1.0-1",
 		upgrade: "dnf upgrade -y --refresh", remove: "dnf remove -y hello", fetch: "mkdir -p /srv/got && cd /srv/got && dnf download hello-1.1-1",
 		pin: "echo 'excludepkgs=hello-1.2*' >> /etc/dnf/dnf.conf",
 	},
 	lab.Zypper: {
-		title: "openSUSE, SLES and their kin, as root:", refresh: "zypper --non-interactive refresh",
-		install: "zypper --non-interactive install hello", exact: "zypper --non-interactive install hello=1.1-1",
-		older: "zypper --non-interactive install --oldpackage hello=1.0-1", upgrade: "zypper --non-interactive refresh && zypper --non-interactive update",
+		title: "openSUSE, SLES and their kin, as root:", family: "zypper", refresh: "zypper --non-interactive refresh",
+		install: "zypper --non-interactive install hello",
+		older:   "zypper --non-interactive install --oldpackage hello=1.0-1", upgrade: "zypper --non-interactive refresh && zypper --non-interactive update",
 		remove: "zypper --non-interactive remove hello", fetch: "zypper --non-interactive download hello=1.1-1 && mkdir -p /srv/got && find /var/cache/zypp/packages -name 'hello-1.1-1*.rpm' -exec cp {} /srv/got/ ';'",
 		pin: "zypper --non-interactive addlock hello",
 	},
@@ -136,8 +163,30 @@ func (s *shelf) commands(t *testing.T, title string) []string {
 	return commands
 }
 
+// documented cuts a family's commands out of the documentation, for this shelf.
+func (s *shelf) documented(t *testing.T, family string) []string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/005-repository.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, ok := strings.Cut(string(text), "\n"+family+":\n\n```\n")
+	if !ok {
+		t.Fatalf("the documentation has no commands for %q", family)
+	}
+	block, _, _ := strings.Cut(rest, "```")
+	var commands []string
+	for line := range strings.Lines(block) {
+		if command, ok := strings.CutPrefix(line, "# "); ok {
+			commands = append(commands, strings.ReplaceAll(strings.TrimSpace(command), "http://10.77.0.1:7080", s.url))
+		}
+	}
+	return commands
+}
+
 // repoStory is the life of a package on a machine that no mesh manages, whose
-// admin follows the page and leaves everything at its default.
+// admin follows the documentation, which says what the page says, and leaves
+// everything at its default.
 func repoStory(t *testing.T, s *shelf, h *lab.Host) {
 	t.Helper()
 	ctx, how := lab.TestContext(t), manuals[h.Flavour().Manager]
@@ -159,11 +208,11 @@ func repoStory(t *testing.T, s *shelf, h *lab.Host) {
 	}
 	systemd, manager := lab.Versions(t, h)
 	lab.Case{Case: "plain client of the repository", Requirement: "M11", Host: h.Flavour().Name, Systemd: systemd, Manager: manager}.Line(t)
-	commands := s.commands(t, how.title)
-	if len(commands) != 3 {
-		t.Errorf("the page asks for %d commands, want three:\n%s", len(commands), strings.Join(commands, "\n"))
+	commands, documented := s.commands(t, how.title), s.documented(t, how.family)
+	if len(commands) != 3 || len(documented) != 4 || !slices.Equal(commands, documented[:3]) {
+		t.Fatalf("the page asks for\n%s\nand the documentation for\n%s\nwant the same three commands, and one more that installs", strings.Join(commands, "\n"), strings.Join(documented, "\n"))
 	}
-	do("add the repository", append([]string{"set -e"}, commands...)...)
+	do("add the repository", append([]string{"set -e"}, documented[:3]...)...)
 	version := func(what, want string) {
 		t.Helper()
 		got, err := fleet.Installed(ctx, h, "hello")
@@ -171,7 +220,7 @@ func repoStory(t *testing.T, s *shelf, h *lab.Host) {
 			t.Fatalf("after %s version %q is installed (error %v), want %q", what, got, err, want)
 		}
 	}
-	do("install a version", how.exact)
+	do("install a version", documented[3])
 	version("install a version", "1.1-1")
 	do("pin", how.pin)
 	do("upgrade what is pinned", how.upgrade)
@@ -202,7 +251,16 @@ if command -v zypper >/dev/null; then zypper --non-interactive removelock hello;
 
 func repoClients(t *testing.T, prefix string, flavours ...string) {
 	t.Helper()
-	s := newShelf(t)
+	s := newShelf(t, repohttp.Options{})
+	t.Cleanup(func() {
+		// Release promises the plain Packages, and only the packed one is there.
+		for _, m := range s.missing {
+			if strings.Contains(m, "/dists/") {
+				t.Errorf("a client asked for what is not there: %s", m)
+			}
+		}
+		t.Logf("asked for in vain: %q", s.missing)
+	})
 	for _, v := range []string{"1.0", "1.1", "1.2"} {
 		s.publish(t, "hello", v)
 	}

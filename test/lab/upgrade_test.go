@@ -87,11 +87,14 @@ func alone(t *testing.T, h *lab.Host) {
 	t.Cleanup(mu.Unlock)
 }
 
-// wantHost declares a version of the host for one node. A comment makes a
-// revision that names the same version anew.
-func wantHost(t *testing.T, f *fleet.Fleet, h *lab.Host, version, note string) {
+// wantHost declares a version of the host for one node, and a note that shows
+// that the rest is applied.
+func wantHost(t *testing.T, f *fleet.Fleet, h *lab.Host, version, note string, flags ...string) {
 	t.Helper()
-	declare(t, f, h, "host", fmt.Sprintf("  - package: mesh-host\n    version: %q\n  - file: /etc/fx-host-note\n    content: %q\n", version+"-1", note))
+	resources := fmt.Sprintf("  - package: mesh-host\n    version: %q\n  - file: /etc/fx-host-note\n    content: %q\n", version+"-1", note)
+	if out, err := f.Declare(lab.TestContext(t), only("host", h, resources), append(flags, "--wait", "0")...); err != nil {
+		t.Fatalf("declare: %v\n%s", err, out)
+	}
 }
 
 // awaitHost waits until the control plane says of the node's host what judge
@@ -231,14 +234,16 @@ func TestUpgradeToWhatCannotRunHereIsPutBackBeforeTheHostEnds(t *testing.T) {
 	h := f.Lab.Host("dnf-1")
 	alone(t, h)
 	canGoBack(t, f, h)
-	for version, bad := range map[string]struct {
+	for _, bad := range []struct {
+		version  string
 		packages map[string]string
 		said     string
 	}{
-		"0.3.1": {spoiled(t, "0.3.1", "unfit", nil, nil), "cannot run on this machine"},
-		"0.3.2": {spoiled(t, "0.3.2", "good", map[string][]byte{"mesh-host.service": {}}, nil), "not sound"},
-		"0.3.3": {spoiled(t, "0.3.3", "good", nil, []byte("\x7fELF\x02\x01\x01")), "the new program"},
+		{"0.3.1", spoiled(t, "0.3.1", "unfit", nil, nil), "cannot run on this machine"},
+		{"0.3.2", spoiled(t, "0.3.2", "good", map[string][]byte{"mesh-host.service": {}}, nil), "not sound"},
+		{"0.3.3", spoiled(t, "0.3.3", "good", nil, []byte("\x7fELF\x02\x01\x01")), "the new program"},
 	} {
+		version := bad.version
 		t.Run(bad.said, func(t *testing.T) {
 			aBadRelease(t, f, bad.packages)
 			process := show(t, h, "MainPID")
@@ -304,9 +309,9 @@ func TestUpgradeToWhatDoesNotLiveIsRolledBackReportedAndRefusedUntilANewWrite(t 
 		t.Fatal(err)
 	}
 	// A new revision names it anew, and it is tried once more.
-	wantHost(t, f, h, "0.4.0", "second")
+	wantHost(t, f, h, "0.4.0", "first", "--anew")
 	awaitHost(t, f, h, "to have been rolled back once more", func(d control.NodeDetail) bool { return attempts(d) > attempts(before) })
-	stillHere(t, f, h, "second")
+	stillHere(t, f, h, "first")
 	undeclare(t, f, h, "other")
 	undeclare(t, f, h, "host")
 	applied(t, f, h)

@@ -1,6 +1,8 @@
 package protocol
 
 import (
+	"encoding/json"
+	"fmt"
 	"net"
 	"strings"
 	"testing"
@@ -170,5 +172,56 @@ func TestEnrolTriesTheNextAddressAndSaysOfEachWhyNot(t *testing.T) {
 
 	if codeOf(err) != mesh.CodeUnavailable || !strings.Contains(err.Error(), nowhere) || !strings.Contains(err.Error(), good) {
 		t.Errorf("Enrol returned %v, want a reason for each of %s and %s", err, nowhere, good)
+	}
+}
+
+// Shows: M25, M29
+func TestWhatDoesNotFitIntoAnEnrolmentIsLeftForTheLink(t *testing.T) {
+	long := mesh.Inventory{Units: []string{strings.Repeat("u", 7<<20)}}
+	var owned []mesh.Owned
+	for i := range 3 {
+		owned = append(owned, mesh.Owned{Resource: mesh.ResourceID(fmt.Sprintf("file:/%d", i)), Undo: json.RawMessage(`"` + strings.Repeat("x", 4<<20) + `"`)})
+	}
+	large := &mesh.Document{Declaration: "bundle", Resources: []mesh.DocumentResource{{Resource: mesh.Resource{Kind: mesh.KindFile, Name: "/a", File: &mesh.FileSpec{Content: make([]byte, 9<<20)}}}}}
+	for name, c := range map[string]struct {
+		e    mesh.Enrol
+		left string
+	}{
+		"all of it fits":           {mesh.Enrol{Inventory: long, Owned: owned[:2]}, "inventory owned"},
+		"all but the copy fits":    {mesh.Enrol{Inventory: long, Owned: owned}, "inventory"},
+		"the bundle alone fits":    {mesh.Enrol{Inventory: long, Owned: owned, Bundle: large}, "bundle"},
+		"the bundle and copy fits": {mesh.Enrol{Owned: owned[:1], Bundle: large}, "bundle"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := startEnrolment(t)
+
+			_, err := hostlink.Enrol(t.Context(), e.token, newKey(t), c.e)
+
+			if err != nil {
+				t.Fatal(err)
+			}
+			e.policy.look(func(p *policy) {
+				var came []string
+				if got := p.enrols[0]; len(got.Inventory.Units) > 0 {
+					came = append(came, "inventory")
+				}
+				if len(p.enrols[0].Owned) > 0 {
+					came = append(came, "owned")
+				}
+				if p.enrols[0].Bundle != nil {
+					came = append(came, "bundle")
+				}
+				if got := strings.Join(came, " "); got != c.left {
+					t.Errorf("%q came, want %q", got, c.left)
+				}
+			})
+		})
+	}
+
+	e := startEnrolment(t)
+	large.Resources[0].File.Content = make([]byte, 14<<20)
+	_, err := hostlink.Enrol(t.Context(), e.token, newKey(t), mesh.Enrol{Bundle: large})
+	if codeOf(err) != mesh.CodeInvalid || !strings.Contains(err.Error(), "bundle") || e.policy.tokens != 0 {
+		t.Errorf("a bundle that is too long gave %v after the token was shown %d times, want that it says so and that nothing was sent", err, e.policy.tokens)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/crypto/ssh"
 
@@ -55,9 +56,12 @@ type policy struct {
 	welcome  mesh.Welcome
 	recovery *mesh.Recover
 	connect  error
-	pending  map[string]*mesh.Declaration
-	wakers   map[string]control.Waker
-	links    int
+	// meeting is called while a link is taken into use, when it can be woken
+	// already. Nil: nothing is.
+	meeting func(control.Waker)
+	pending map[string]*mesh.Declaration
+	wakers  map[string]control.Waker
+	links   int
 	// asked counts the keys that were shown.
 	asked int
 	// tokens counts the secrets that were shown.
@@ -127,6 +131,9 @@ func (p *policy) NodeByKey(_ context.Context, key string) (string, error) {
 }
 
 func (p *policy) Connect(_ context.Context, node string, _ mesh.Hello, w control.Waker) (mesh.Welcome, *mesh.Recover, error) {
+	if p.meeting != nil {
+		p.meeting(w)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.connect != nil {
@@ -221,6 +228,9 @@ func digest(content []byte) string {
 
 // fakeHost is a host that does as it is told and remembers.
 type fakeHost struct {
+	// looking is how long it takes to say hello.
+	looking time.Duration
+
 	mu        sync.Mutex
 	hello     mesh.Hello
 	heartbeat mesh.Heartbeat
@@ -249,6 +259,7 @@ func newHost(node string) *fakeHost {
 }
 
 func (h *fakeHost) Hello(context.Context) (mesh.Hello, error) {
+	time.Sleep(h.looking)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.hello, nil

@@ -1,9 +1,12 @@
 package protocol
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"log/slog"
 	"net"
 	"strings"
 	"testing"
@@ -100,14 +103,8 @@ func TestAHandshakeThatStallsIsClosedAndItsPlaceGivenOn(t *testing.T) {
 		n, p, key := newNetwork(), newPolicy(), newKey(t)
 		p.know(key, "web-1")
 		startControl(t, n, p, newKey(t), func(c *controllink.Config) { c.MaxHandshakes = 2 })
-		for range 2 {
-			tcp, err := n.dial(t.Context(), "tcp", controlAt)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := tcp.Write([]byte("SSH-2.0-stall\r\n")); err != nil {
-				t.Fatal(err)
-			}
+		for i := range 2 {
+			stall(t, n, address(fmt.Sprintf("10.0.0.%d:40000", 66+i)))
 		}
 		synctest.Wait()
 		began := time.Now()
@@ -120,6 +117,43 @@ func TestAHandshakeThatStallsIsClosedAndItsPlaceGivenOn(t *testing.T) {
 
 		if waited := time.Since(began); waited != 30*time.Second {
 			t.Errorf("a node got its place after %s, want the 30 s that two stalled handshakes may take", waited)
+		}
+	})
+}
+
+// stall begins a handshake from an address and says no more.
+func stall(t *testing.T, n *network, from address) {
+	t.Helper()
+	tcp, err := n.dialFrom(from, controlAt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tcp.Write([]byte("SSH-2.0-stall\r\n")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The attack: one machine of the network begins a handshake in every place that
+// there is, says no more, and begins others when these are closed.
+func TestOneSourceCannotKeepNodesFromShakingHands(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, p, key := newNetwork(), newPolicy(), newKey(t)
+		p.know(key, "web-1")
+		startControl(t, n, p, newKey(t))
+		for i := range 200 {
+			stall(t, n, address(fmt.Sprintf("10.0.0.66:%d", 40000+i)))
+		}
+		synctest.Wait()
+		began := time.Now()
+
+		link, err := dialRaw(n, mesh.UserNode, key, "", mesh.ChannelLink)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer link.close()
+
+		if waited := time.Since(began); waited != 0 {
+			t.Errorf("a node got its place after %s, want at once", waited)
 		}
 	})
 }
@@ -330,4 +364,29 @@ func frameOf(t *testing.T, kind mesh.FrameType, body any) mesh.Frame {
 		t.Fatal(err)
 	}
 	return f
+}
+
+func TestAMessageThatCannotBeStoredIsAnErrorInTheLogAndComesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		n, p, h, o, hostKey, nodeKey := newNetwork(), newPolicy(), newHost("web-1"), newOutbox(), newKey(t), newKey(t)
+		p.know(nodeKey, "web-1")
+		p.handle = errors.New("store event: input/output error")
+		startControl(t, n, p, hostKey, func(c *controllink.Config) {
+			c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError}))
+		})
+		startHost(t, n, h, o, nodeKey, hostKey.PublicKey())
+		o.add(event(1))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+
+		p.look(func(p *policy) {
+			if len(p.recorded) != 1 || p.links != 2 {
+				t.Errorf("%d messages are recorded after %d links, want the one on the second", len(p.recorded), p.links)
+			}
+		})
+		if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "node=web-1") || !strings.Contains(text, "input/output error") {
+			t.Errorf("the log of errors is\n%s\nwant one line with the node and the error", text)
+		}
+	})
 }

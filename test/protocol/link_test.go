@@ -104,6 +104,34 @@ func TestTheRecoveryCopyIsStoredBeforeAnyDeclaration(t *testing.T) {
 	})
 }
 
+// Shows: M29
+func TestADeclarationThatIsWrittenWhileALinkIsMadeWaitsForTheWelcomeAndTheRecoveryCopy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, p, h, hostKey, nodeKey := newNetwork(), newPolicy(), newHost("web-1"), newKey(t), newKey(t)
+		p.know(nodeKey, "web-1")
+		p.recovery = &mesh.Recover{Owned: []mesh.Owned{{Resource: "file:/etc/motd"}}}
+		p.pending["web-1"] = &mesh.Declaration{Node: "web-1", Generation: 4}
+		p.meeting = func(w control.Waker) {
+			w.Wake()
+			w.(control.Teller).Tell("another machine has this node's key")
+			time.Sleep(time.Second) // as a busy store takes it, so that the link could write
+		}
+		startControl(t, n, p, hostKey)
+		client := startHost(t, n, h, newOutbox(), nodeKey, hostKey.PublicKey())
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+
+		h.look(func(h *fakeHost) {
+			if got := strings.Join(h.order, " "); got != "recover declare" {
+				t.Errorf("the host stored %q, want the recovery copy and then the declaration", got)
+			}
+		})
+		if status := client.Status(); status.Notice == "" {
+			t.Errorf("what was told while the link was made did not arrive: %+v", status)
+		}
+	})
+}
+
 func TestADeclarationThatCouldNotBeStoredIsTriedAgainOnTheSameLink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := startPair(t)
@@ -290,6 +318,28 @@ func TestTheBeatGoesOnWhileNothingCanBeReached(t *testing.T) {
 
 		if longest > 5*time.Second {
 			t.Errorf("the loop stood still for %s, want at most 5 s", longest)
+		}
+	})
+}
+
+func TestTheBeatGoesOnWhileTheHostLooksAtABusyMachine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		last, longest := time.Now(), time.Duration(0)
+		n, p, h, hostKey, nodeKey := newNetwork(), newPolicy(), newHost("web-1"), newKey(t), newKey(t)
+		p.know(nodeKey, "web-1")
+		h.looking = 25 * time.Second
+		startControl(t, n, p, hostKey)
+		client := startHost(t, n, h, newOutbox(), nodeKey, hostKey.PublicKey(), func(c *hostlink.Config) {
+			c.Beat = func() {
+				longest = max(longest, time.Since(last))
+				last = time.Now()
+			}
+		})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+
+		if state := client.Status().State; longest > 5*time.Second || state != hostlink.StateConnected {
+			t.Errorf("the loop stood still for %s while the machine was looked at, want at most 5 s; the link is %s", longest, state)
 		}
 	})
 }

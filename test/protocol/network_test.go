@@ -59,6 +59,10 @@ func (l *listener) Close() error {
 func (l *listener) Addr() net.Addr { return l.address }
 
 func (n *network) dial(_ context.Context, _, at string) (net.Conn, error) {
+	return n.dialFrom("10.0.0.9:40000", at)
+}
+
+func (n *network) dialFrom(from address, at string) (net.Conn, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	l := n.listeners[at]
@@ -68,8 +72,8 @@ func (n *network) dial(_ context.Context, _, at string) (net.Conn, error) {
 	there, back := newPipe(), newPipe()
 	there.swallow(n.swallows)
 	back.swallow(n.swallows)
-	client := &conn{in: back, out: there, local: "10.0.0.9:40000", remote: l.address}
-	server := &conn{in: there, out: back, local: l.address, remote: "10.0.0.9:40000"}
+	client := &conn{in: back, out: there, local: from, remote: l.address}
+	server := &conn{in: there, out: back, local: l.address, remote: from}
 	n.conns = append(n.conns, client, server)
 	select {
 	case l.queue <- server:

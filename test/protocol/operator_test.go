@@ -362,7 +362,7 @@ func TestOneSourceCannotTakeThePlacesOfAllOthers(t *testing.T) {
 	}
 
 	sixth := dial("127.0.0.2")
-	if err := sixth.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+	if err := sixth.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := sixth.Read(make([]byte, 1)); !errors.Is(err, io.EOF) && !strings.Contains(err.Error(), "reset") {
@@ -372,7 +372,7 @@ func TestOneSourceCannotTakeThePlacesOfAllOthers(t *testing.T) {
 	if _, err := other.Write([]byte("SSH-2.0-test\r\n")); err != nil {
 		t.Fatal(err)
 	}
-	if err := other.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+	if err := other.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	greeting := make([]byte, 8)

@@ -32,6 +32,8 @@ type Operator struct {
 	// Steps are what Progress answers, one after the other; the last stays.
 	// Name and revision are filled in. None: nothing is known.
 	Steps []control.Progress
+	// Watched is called when Progress is asked. Nil: nothing is.
+	Watched func()
 	// Uses is what PackageUses answers, NodesLacking what Lacking does.
 	Uses         []control.PackageUse
 	NodesLacking []string
@@ -75,6 +77,15 @@ func (o *Operator) IssueToken(_ context.Context, by control.Caller, req control.
 
 // Declare keeps a revision when it differs from the newest.
 func (o *Operator) Declare(_ context.Context, by control.Caller, doc mesh.Document) (control.Declared, error) {
+	return o.declare(by, doc, false)
+}
+
+// DeclareAnew keeps a revision whatever is there.
+func (o *Operator) DeclareAnew(_ context.Context, by control.Caller, doc mesh.Document) (control.Declared, error) {
+	return o.declare(by, doc, true)
+}
+
+func (o *Operator) declare(by control.Caller, doc mesh.Document, anew bool) (control.Declared, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.Refuse != nil {
@@ -84,7 +95,7 @@ func (o *Operator) Declare(_ context.Context, by control.Caller, doc mesh.Docume
 		return control.Declared{}, err
 	}
 	list := o.revisions[doc.Declaration]
-	if n := len(list); n > 0 && !list[n-1].Removed && equal(*list[n-1].Document, doc) {
+	if n := len(list); !anew && n > 0 && !list[n-1].Removed && equal(*list[n-1].Document, doc) {
 		return control.Declared{Declaration: doc.Declaration, Revision: list[n-1].Revision}, nil
 	}
 	return o.append(by, "declared", control.DeclarationView{Name: doc.Declaration, Resources: len(doc.Resources), Document: &doc}), nil
@@ -156,6 +167,9 @@ func (o *Operator) Declaration(_ context.Context, name string, revision int64) (
 
 // Progress answers with the next of Steps.
 func (o *Operator) Progress(_ context.Context, name string, revision int64) (control.Progress, error) {
+	if o.Watched != nil {
+		o.Watched()
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(o.Steps) == 0 {

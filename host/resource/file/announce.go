@@ -63,6 +63,13 @@ func (p *Provider) Announce(ctx context.Context, want mesh.Resource, owned mesh.
 		return out, unreadable(want.Name, err)
 	}
 	isOurs := slices.ContainsFunc(r.ours, have.same)
+	p.oursPath = ""
+	if isOurs && have.Type != typeNone {
+		p.ours, p.oursPath = have, want.Name
+	}
+	if r.was.TooLarge && have.same(r.was) && !have.same(w.meant()) {
+		return out, tooLarge(want.Name, have.Size)
+	}
 	switch {
 	case held.verified() && !have.equal(held.state) && !slices.ContainsFunc(held.Announced, have.same):
 		out.Edited = p.edited(ctx, want, held.state, have)
@@ -76,7 +83,7 @@ func (p *Provider) Announce(ctx context.Context, want mesh.Resource, owned mesh.
 		out.Notes = p.notes(ctx, want, w, have, fresh)
 		return out, nil
 	}
-	if !isOurs || len(r.ours) != 1 || !r.ours[0].same(w.meant()) {
+	if held.verified() || !isOurs || len(r.ours) != 1 || !r.ours[0].same(w.meant()) {
 		if err := announce(&out.Owned, held, r.ours, have, w.meant()); err != nil {
 			return out, err
 		}
@@ -86,9 +93,11 @@ func (p *Provider) Announce(ctx context.Context, want mesh.Resource, owned mesh.
 }
 
 // announce adds what is meant to what may stand there without being anybody
-// else's, and keeps of earlier announcements what does stand there.
+// else's, and keeps of earlier announcements what does stand there. Of what was
+// verified it is also announced when the content stays: another owner or mode
+// that a crash leaves is then not somebody's.
 func announce(owned *mesh.Owned, held record, ours []state, have, meant state) error {
-	if len(ours) > 0 && ours[0].same(meant) {
+	if !held.verified() && len(ours) > 0 && ours[0].same(meant) {
 		return nil
 	}
 	var next []state
@@ -150,7 +159,7 @@ func (p *Provider) notes(ctx context.Context, want mesh.Resource, w want, have s
 	if have.Type == typeRegular && have.links > 1 {
 		notes = append(notes, fmt.Sprintf("the file that stood there has %d other names, which keep what it held", have.links-1))
 	}
-	if have.Type == typeRegular {
+	if have.Type == typeRegular && !p.inPlace(ctx, w, have) {
 		for _, place := range p.mounts.of(have.print, want.Name) {
 			notes = append(notes, fmt.Sprintf("the file that stood there is mounted at %s too, which goes on showing it until it is mounted anew", place))
 		}
@@ -159,13 +168,19 @@ func (p *Provider) notes(ctx context.Context, want mesh.Resource, w want, have s
 	if len(owned.Wrote) == 0 && len(owned.Undo) > 0 && json.Unmarshal(owned.Undo, &u) == nil && u.Package != "" {
 		notes = append(notes, fmt.Sprintf("package %s ships a file of this name; what stood there is kept and comes back when this is no longer declared", u.Package))
 	}
-	if have.Type == typeNone && !w.absent {
+	if have.Type != w.meant().Type && !w.absent {
 		notes = append(notes, w.defaulted()...)
 		if onMemory(want.Name) {
 			notes = append(notes, "the file system there is in memory, so it is gone at a restart of the machine and made again by the first look after it")
 		}
 	}
 	return notes
+}
+
+// inPlace reports whether the file that stands there will stay it.
+func (p *Provider) inPlace(ctx context.Context, w want, have state) bool {
+	target, err := p.target(ctx, w, have)
+	return err == nil && have.becomes(target)
 }
 
 // defaulted names what a new thing gets because it is not declared.

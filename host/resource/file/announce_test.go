@@ -79,6 +79,31 @@ func TestAWriteThatACrashCutOffIsNotToldAsSomebodysEdit(t *testing.T) {
 	s.settled()
 }
 
+// Shows: M5
+func TestAModeThatACrashLeftIsNotToldAsSomebodysEdit(t *testing.T) {
+	s := newSite(t)
+	wants := func(mode string) (mesh.Resource, mesh.Resource) {
+		f, d := s.file("t", "A"), directory(s.path("d"))
+		f.File.Mode, d.File.Mode = mode, mode
+		return f, d
+	}
+	s.declare(wants("0755"))
+	s.declareAndDie(wants("0700"))
+	s.declare(wants("0750"))
+	for _, name := range []string{"t", "d"} {
+		if r := s.result(name); r.Status != mesh.StatusChanged || r.Detail != "" || len(s.events) > 0 {
+			t.Errorf("of %s it says %q and tells %+v", name, r.Detail, s.events)
+		}
+	}
+	s.settled()
+	// What somebody changes is told all the same.
+	if err := os.Chmod(s.path("t"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.declare(wants("0755"))
+	s.notes("t", "mode 0600 instead of 0750")
+}
+
 // Shows: M6
 func TestWhatSomebodyMakesAfterAFailedAttemptIsTheirs(t *testing.T) {
 	t.Run("made new", func(t *testing.T) {

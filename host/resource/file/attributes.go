@@ -14,6 +14,7 @@ import (
 
 const (
 	attributeACL        = "system.posix_acl_access"
+	attributeInherited  = "system.posix_acl_default"
 	attributeLabel      = "security.selinux"
 	attributeCapability = "security.capability"
 )
@@ -22,7 +23,7 @@ const (
 // to the one that replaces it. Capabilities belong to the content.
 func carried(name string, sameContent bool) bool {
 	switch {
-	case name == attributeACL, name == attributeLabel, strings.HasPrefix(name, "user."):
+	case name == attributeACL, name == attributeInherited, name == attributeLabel, strings.HasPrefix(name, "user."):
 		return true
 	case name == attributeCapability:
 		return sameContent
@@ -44,14 +45,14 @@ func (p *Provider) dress(ctx context.Context, at *location, f *os.File, have, ta
 	}
 	sameContent := have.SHA256 == target.SHA256 || target.Attributes != nil
 	// A new file keeps what its directory gave it.
-	if have.Type != typeNone || target.Attributes != nil {
-		if err := setAttributes(fd, attributes, sameContent, target.Mode); err != nil {
+	if have.Type == typeRegular || target.Attributes != nil {
+		if err := setAttributes(fd, attributes, sameContent, target.Mode, attributeACL); err != nil {
 			return err
 		}
 	}
 	if target.Attributes == nil {
 		old := strings.TrimRight(string(attributes[attributeLabel]), "\x00")
-		if err := p.setLabel(ctx, at.path, "file", old, fd); err != nil {
+		if err := p.setLabel(ctx, at.path, "file", old, onto(fd)); err != nil {
 			return err
 		}
 	}
@@ -66,9 +67,10 @@ func (p *Provider) dress(ctx context.Context, at *location, f *os.File, have, ta
 	return nil
 }
 
-// setAttributes makes the carried attributes of a file exactly these.
+// setAttributes makes the carried attributes of something new exactly these.
+// Lists names the access lists that its directory may have given it.
 // Capabilities are set at the very end by dress: changing owner clears them.
-func setAttributes(fd int, attributes map[string][]byte, sameContent bool, mode uint32) error {
+func setAttributes(fd int, attributes map[string][]byte, sameContent bool, mode uint32, lists ...string) error {
 	for name, value := range attributes {
 		if !carried(name, sameContent) || name == attributeCapability {
 			continue
@@ -76,13 +78,20 @@ func setAttributes(fd int, attributes map[string][]byte, sameContent bool, mode 
 		if name == attributeACL {
 			value = aclWithMode(value, mode)
 		}
-		if err := unix.Fsetxattr(fd, name, value, 0); err != nil {
+		err := unix.Fsetxattr(fd, name, value, 0)
+		if name == attributeLabel && errors.Is(err, unix.EOPNOTSUPP) {
+			// The label is that of the whole file system, and this one has it too.
+			continue
+		}
+		if err != nil {
 			return fmt.Errorf("carry over %s: %w", name, err)
 		}
 	}
-	if _, ok := attributes[attributeACL]; !ok {
-		// The directory may have given the temporary a list of its own.
-		err := unix.Fremovexattr(fd, attributeACL)
+	for _, list := range lists {
+		if _, ok := attributes[list]; ok {
+			continue
+		}
+		err := unix.Fremovexattr(fd, list)
 		if err != nil && !errors.Is(err, unix.ENODATA) && !errors.Is(err, unix.EOPNOTSUPP) {
 			return fmt.Errorf("drop the access list of the directory: %w", err)
 		}

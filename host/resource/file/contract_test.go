@@ -105,7 +105,7 @@ func (m machine) Writes(t *testing.T) string {
 func describe(t *testing.T, path string) string {
 	t.Helper()
 	info, err := os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return "nothing"
 	}
 	if err != nil {

@@ -33,7 +33,7 @@ func unreadable(path string, err error) error {
 func unreachable(path string, err error) error {
 	var pe *pathError
 	if errors.As(err, &pe) {
-		if pe.why == faultLink {
+		if pe.why == faultLink || pe.why == faultCircle {
 			return resource.Failed(mesh.ReasonSymlinkInPath, err, "%s is not written: %s", path, pe.Error())
 		}
 		return resource.Failed(mesh.ReasonParent, err, "%s cannot be there: %s, and parents are not made unless they are declared", path, pe.Error())
@@ -58,7 +58,7 @@ func unwritable(at *location, path, step string, err error) error {
 	case errors.Is(err, unix.EBUSY):
 		return mountedOver(path, err)
 	case errors.Is(err, unix.ENOTEMPTY):
-		return resource.Conflict(mesh.ReasonNotEmpty, err, "the directory %s holds what the mesh did not make; it stays", path)
+		return resource.Conflict(mesh.ReasonNotEmpty, err, "the directory %s is not empty, so it stays", path)
 	case errors.Is(err, unix.EPERM):
 		if at != nil && at.immutable() {
 			return immovable(path, err)

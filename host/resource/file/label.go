@@ -15,8 +15,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setLabel gives a file that is written now the label of the policy.
-func (p *Provider) setLabel(ctx context.Context, path, class, old string, fd int) error {
+// onto sets an attribute of an open file.
+func onto(fd int) func(name string, value []byte) error {
+	return func(name string, value []byte) error { return unix.Fsetxattr(fd, name, value, 0) }
+}
+
+// ontoLink sets an attribute of a link in a directory.
+func (l *location) ontoLink(link string) func(name string, value []byte) error {
+	return func(name string, value []byte) error {
+		return unix.Lsetxattr(fmt.Sprintf("/proc/self/fd/%d/%s", l.fd(), link), name, value, 0)
+	}
+}
+
+// setLabel gives a file that is written now the label of the policy. A file
+// system that keeps no labels of single files has one for all of them, and that
+// is then right.
+func (p *Provider) setLabel(ctx context.Context, path, class, old string, set func(name string, value []byte) error) error {
 	label, err := p.label(ctx, path, class, old)
 	if err != nil {
 		p.log.LogAttrs(ctx, slog.LevelWarn, "security label left as it was or as the kernel chose it", slog.String("path", path), slog.Any("error", err))
@@ -25,7 +39,7 @@ func (p *Provider) setLabel(ctx context.Context, path, class, old string, fd int
 	if label == "" || label == old {
 		return nil
 	}
-	if err := unix.Fsetxattr(fd, attributeLabel, append([]byte(label), 0), 0); err != nil {
+	if err := set(attributeLabel, append([]byte(label), 0)); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
 		return fmt.Errorf("set the security label: %w", err)
 	}
 	return nil

@@ -18,6 +18,8 @@ type location struct {
 	name string
 	// path is the name as it was declared, for people.
 	path string
+	// real is the path without the links that lead there.
+	real string
 }
 
 func (l *location) close() {
@@ -39,6 +41,7 @@ const (
 	faultMissing pathFault = "does not exist"
 	faultNotDir  pathFault = "is not a directory"
 	faultLink    pathFault = "is a link that an unprivileged user could have placed"
+	faultCircle  pathFault = "is a link that leads in a circle"
 )
 
 func (e *pathError) Error() string { return fmt.Sprintf("%s %s", e.part, e.why) }
@@ -68,7 +71,7 @@ func locate(p string, why purpose) (*location, error) {
 	}
 	fd, err := unix.Openat2(unix.AT_FDCWD, dir, &how)
 	if err == nil {
-		return &location{dir: os.NewFile(uintptr(fd), dir), name: name, path: p}, nil
+		return &location{dir: os.NewFile(uintptr(fd), dir), name: name, path: p, real: p}, nil
 	}
 	// A link, a fault that has to be named, or a kernel that lacks the call.
 	return walk(p)
@@ -127,7 +130,7 @@ func walk(p string) (*location, error) {
 			}
 			if links++; links > linksLimit {
 				closeFD(dir)
-				return nil, fmt.Errorf("open directory %s: %w", at, unix.ELOOP)
+				return nil, &pathError{part: at, why: faultCircle}
 			}
 			if path.IsAbs(target) {
 				closeFD(dir)
@@ -148,7 +151,7 @@ func walk(p string) (*location, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open directory %s: %w", walked, err)
 	}
-	return &location{dir: os.NewFile(uintptr(fd), walked), name: name, path: p}, nil
+	return &location{dir: os.NewFile(uintptr(fd), walked), name: name, path: p, real: path.Join(walked, name)}, nil
 }
 
 func openRoot() (fd int, trusted bool, err error) {

@@ -7,8 +7,8 @@
 // that no link that an unprivileged user could have placed is ever followed.
 // Check reads by path from a fresh descriptor, never what Apply has in hand.
 //
-// It makes no parents, changes no type (a link is never replaced by a file, or
-// a file by a directory), clears no immutable flag, and does not fetch content:
+// It makes no parents, replaces nothing of another type than is wanted unless it
+// is the mesh's own, clears no immutable flag, and does not fetch content:
 // that is the business of Content. It keeps nothing between calls but what it
 // looked up in the current pass, and the digests of files that cannot have
 // changed since it read them (see memory).
@@ -79,6 +79,14 @@ type Provider struct {
 	last     state
 	lastPath string
 	mounts   mounts
+	// declared holds the paths of this pass; reached, by where a path really
+	// leads, the path under which a check got there first.
+	declared map[string]bool
+	reached  map[string]string
+	// ours is what Announce found at oursPath to be of another type than is
+	// wanted, and the mesh's own. Empty path: nothing.
+	ours     state
+	oursPath string
 }
 
 var (
@@ -86,6 +94,7 @@ var (
 	_ resource.PassStarter = (*Provider)(nil)
 	_ resource.Announcer   = (*Provider)(nil)
 	_ resource.Holder      = (*Provider)(nil)
+	_ resource.Tidier      = (*Provider)(nil)
 )
 
 // New makes a provider.
@@ -117,12 +126,31 @@ func New(c Config) *Provider {
 // Kind returns mesh.KindFile.
 func (p *Provider) Kind() mesh.Kind { return mesh.KindFile }
 
-// StartPass forgets the accounts and mounts that were looked up.
-func (p *Provider) StartPass(context.Context, []mesh.Resource) {
+// StartPass forgets the accounts and mounts that were looked up, and where the
+// paths of the last pass led.
+func (p *Provider) StartPass(_ context.Context, declared []mesh.Resource) {
 	p.accounts.forget()
 	p.mounts = mounts{}
-	p.lastPath = ""
+	p.lastPath, p.oursPath = "", ""
 	p.memory.kinds = nil
+	p.declared, p.reached = make(map[string]bool, len(declared)), make(map[string]string)
+	for _, r := range declared {
+		if r.Kind == mesh.KindFile {
+			p.declared[r.Name] = true
+		}
+	}
+}
+
+// twin returns the other declared path that leads to the same place through a
+// link; empty: there is none.
+func (p *Provider) twin(path, real string) string {
+	if real != path && p.declared[real] {
+		return real
+	}
+	if other := p.reached[real]; other != path {
+		return other
+	}
+	return ""
 }
 
 // Check compares what stands at the path with what is wanted.
@@ -134,6 +162,12 @@ func (p *Provider) Check(ctx context.Context, want mesh.Resource) (resource.Diff
 	have, err := p.lookAt(ctx, want.Name, w.reading())
 	if err != nil {
 		return resource.Diff{}, unreadable(want.Name, err)
+	}
+	if twin := p.twin(want.Name, have.real); twin != "" {
+		return resource.Diff{}, resource.Failed(mesh.ReasonTwice, nil, "it is the same place as %s, which is declared too, through a link on the way; keep one of them", twin)
+	}
+	if have.real != want.Name && have.real != "" && p.reached != nil {
+		p.reached[have.real] = want.Name
 	}
 	diff, err := p.compare(ctx, w, have)
 	p.lastPath = ""
@@ -170,8 +204,8 @@ func (p *Provider) Capture(ctx context.Context, want mesh.Resource) (mesh.Owned,
 	default:
 		owned.Made = mesh.MadeReplaced
 	}
-	if have.TooLarge && owned.Made == mesh.MadeReplaced {
-		return mesh.Owned{}, resource.Failed(mesh.ReasonTooLarge, nil, "what stands at %s has %d bytes, and at most %d are kept for putting back; it stays as it is", want.Name, have.Size, int64(OriginalLimit))
+	if have.TooLarge && owned.Made == mesh.MadeReplaced && !have.same(w.meant()) {
+		return mesh.Owned{}, tooLarge(want.Name, have.Size)
 	}
 	kept := undo{Was: have, Meant: w.meant()}
 	if owned.Made == mesh.MadeReplaced {
@@ -184,9 +218,24 @@ func (p *Provider) Capture(ctx context.Context, want mesh.Resource) (mesh.Owned,
 	return owned, nil
 }
 
-// Apply makes the path as wanted. A regular file always becomes a new inode,
-// also when only its owner or mode is wrong: somebody may hold the old one open
-// for writing.
+func tooLarge(path string, size int64) error {
+	return resource.Failed(mesh.ReasonTooLarge, nil, "what stands at %s has %d bytes, and at most %d are kept for putting back; it stays as it is", path, size, int64(OriginalLimit))
+}
+
+// Tidy takes away what a crash left beside the path.
+func (p *Provider) Tidy(_ context.Context, id mesh.ResourceID) {
+	at, err := locate(id.Name(), toWrite)
+	if err != nil {
+		return
+	}
+	defer at.close()
+	at.sweep()
+}
+
+// Apply makes the path as wanted. Other content is always a new file under the
+// old name. Where only owner or mode is wrong the file stays the one it is, where
+// it can. A thing of another type is replaced when it
+// is the mesh's own and Announce has just found it so.
 func (p *Provider) Apply(ctx context.Context, want mesh.Resource, _ resource.Diff) error {
 	w, err := wanted(want)
 	if err != nil {
@@ -198,14 +247,16 @@ func (p *Provider) Apply(ctx context.Context, want mesh.Resource, _ resource.Dif
 	}
 	defer at.close()
 	at.sweep()
-	have, err := p.look(ctx, at, reading{hash: w.fromBlob(), sizes: ofSizes(w.meant()), attributes: w.kind == mesh.FileRegular})
+	have, err := p.look(ctx, at, reading{hash: true, sizes: ofSizes(w.meant(), p.ours), attributes: w.kind == mesh.FileRegular})
 	if err != nil {
 		return unreadable(want.Name, err)
 	}
-	if err := w.admits(want.Name, have.Type); err != nil {
+	ours := p.oursPath == want.Name && have.same(p.ours)
+	p.oursPath = ""
+	if err := w.admits(want.Name, have.Type); err != nil && !ours {
 		return err
 	}
-	if have.mount && have.Type != typeDirectory {
+	if have.mount && (have.Type != typeDirectory || w.kind != mesh.FileDirectory) {
 		return mountedOver(want.Name, nil)
 	}
 	if have.Type != typeDirectory && at.immutable() {
@@ -227,6 +278,9 @@ func (p *Provider) Apply(ctx context.Context, want mesh.Resource, _ resource.Dif
 	case mesh.FileSymlink:
 		return p.putSymlink(ctx, at, have, target)
 	default:
+		if have.becomes(target) {
+			return at.setRegular(have, target)
+		}
 		source, err := p.source(w, at, have)
 		if err != nil {
 			return err
@@ -257,8 +311,9 @@ func (p *Provider) target(ctx context.Context, w want, have state) (state, error
 		return state{Type: typeNone}, nil
 	}
 	s := w.meant()
+	s.sensitive = w.sensitive
 	s.UID, s.GID, s.Mode = have.UID, have.GID, have.Mode
-	if have.Type == typeNone {
+	if have.Type != s.Type {
 		s.UID, s.GID, s.Mode = 0, 0, w.defaultMode()
 	}
 	var err error

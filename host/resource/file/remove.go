@@ -96,11 +96,15 @@ func (p *Provider) Remove(ctx context.Context, owned mesh.Owned) error {
 	if err != nil {
 		return unreadable(r.path, err)
 	}
+	p.Tidy(ctx, owned.Resource)
 	if have.equal(r.was) {
 		return nil
 	}
 	if err := r.mayReplace(have); err != nil {
 		return err
+	}
+	if twin := p.twin(r.path, have.real); twin != "" {
+		return resource.Conflict(mesh.ReasonTwice, nil, "%s is the same place as %s, which is declared; it stays", r.path, twin)
 	}
 	if have.mount && (have.Type != typeDirectory || r.was.Type != typeDirectory) {
 		return mountedOver(r.path, nil)
@@ -112,7 +116,6 @@ func (p *Provider) Remove(ctx context.Context, owned mesh.Owned) error {
 		return unreachable(r.path, err)
 	}
 	defer at.close()
-	at.sweep()
 	return p.putBack(ctx, at, have, r)
 }
 
@@ -134,6 +137,9 @@ func (p *Provider) putBack(ctx context.Context, at *location, have state, r remo
 	case typeNone:
 		return at.remove(have.Type)
 	case typeRegular:
+		if have.becomes(r.was) {
+			return at.setRegular(have, r.was)
+		}
 		source, err := originalContent(at, have, r.was)
 		if err != nil {
 			return err
@@ -142,28 +148,14 @@ func (p *Provider) putBack(ctx context.Context, at *location, have state, r remo
 		if was.Attributes == nil {
 			was.Attributes = map[string][]byte{}
 		}
-		if have.Type != typeNone && have.Type != typeRegular {
-			if err := at.remove(have.Type); err != nil {
-				return err
-			}
-			have = state{Type: typeNone}
-		}
 		return p.putRegular(ctx, at, have, was, source)
 	case typeDirectory:
-		if have.Type != typeNone && have.Type != typeDirectory {
-			if err := at.remove(have.Type); err != nil {
-				return err
-			}
-			have = state{Type: typeNone}
+		was := r.was
+		if was.Attributes == nil {
+			was.Attributes = map[string][]byte{}
 		}
-		return p.putDirectory(ctx, at, have, r.was)
+		return p.putDirectory(ctx, at, have, was)
 	case typeSymlink:
-		if have.Type == typeDirectory {
-			if err := at.remove(have.Type); err != nil {
-				return err
-			}
-			have = state{Type: typeNone}
-		}
 		return p.putSymlink(ctx, at, have, r.was)
 	}
 	return resource.Failed(mesh.ReasonUndo, nil, "a %s stood at %s before the mesh and cannot be put back", r.was.Type, r.path)

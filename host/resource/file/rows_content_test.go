@@ -132,7 +132,7 @@ func TestContentNamesAndDriftAreJudgedByWhatStandsThere(t *testing.T) {
 			s.put("a/theirs", "x", 0o644)
 			s.declare()
 			s.says("a", mesh.StatusConflict, mesh.ReasonNotEmpty)
-			s.notes("a", "what the mesh did not make")
+			s.notes("a", "not empty")
 			if err := os.Remove(s.path("a/theirs")); err != nil {
 				t.Fatal(err)
 			}

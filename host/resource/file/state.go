@@ -58,6 +58,11 @@ type state struct {
 	links uint32
 	// mount: something is mounted at the path itself. It is not stored.
 	mount bool
+	// real is the path without the links that lead there. Empty: nothing leads
+	// there. It is not stored.
+	real string
+	// sensitive: neither the content nor its digest is told. It is not stored.
+	sensitive bool
 }
 
 // same reports whether two states hold the same thing: type, content, target.
@@ -78,6 +83,22 @@ func (s state) equal(o state) bool {
 		return true
 	}
 	return s.UID == o.UID && s.GID == o.GID && (s.Type == typeSymlink || s.Mode == o.Mode)
+}
+
+// becomes reports whether a regular file can be given the owner and mode of o
+// and stay the file that it is: its content is right, it has no other name, and
+// nobody loses the right to write to it, who might hold it open.
+func (s state) becomes(o state) bool {
+	loses := s.Mode&0o022&^o.Mode != 0 || (s.UID != 0 && s.UID != o.UID) || (s.Mode&0o020 != 0 && s.GID != o.GID)
+	return s.Type == typeRegular && s.same(o) && s.links == 1 && !loses
+}
+
+// digestOf writes a digest of what is or should be there, where it may be told.
+func (s state) digestOf(sum string) string {
+	if s.sensitive {
+		return "other content"
+	}
+	return "sha256 " + sum
 }
 
 // reading says how closely to look.
@@ -117,13 +138,15 @@ func (p *Provider) lookAt(ctx context.Context, path string, r reading) (state, e
 	at, err := locate(path, toLook)
 	if err != nil {
 		var pe *pathError
-		if errors.As(err, &pe) && pe.why != faultLink {
+		if errors.As(err, &pe) && pe.why != faultLink && pe.why != faultCircle {
 			return state{Type: typeNone}, nil
 		}
 		return state{}, err
 	}
 	defer at.close()
-	return p.look(ctx, at, r)
+	s, err := p.look(ctx, at, r)
+	s.real = at.real
+	return s, err
 }
 
 // open opens what stands there for reading, whatever it is but a link, and
@@ -177,7 +200,12 @@ func (p *Provider) look(ctx context.Context, l *location, r reading) (state, err
 			return state{}, fmt.Errorf("read link %s: %w", l.path, err)
 		}
 		return s, nil
-	case typeDirectory, typeOther:
+	case typeDirectory:
+		if r.attributes {
+			return s, s.readDirectoryAttributes(l)
+		}
+		return s, nil
+	case typeOther:
 		return s, nil
 	}
 	if r.memory != trustNothing && !r.content && !r.attributes {
@@ -231,6 +259,18 @@ func (p *Provider) read(ctx context.Context, l *location, r reading) (state, err
 		}
 	}
 	return s, nil
+}
+
+func (s *state) readDirectoryAttributes(l *location) error {
+	f, err := l.open()
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if s.Attributes, err = readAttributes(int(f.Fd())); err != nil {
+		return fmt.Errorf("read extended attributes of %s: %w", l.path, err)
+	}
+	return nil
 }
 
 func (s *state) readContent(ctx context.Context, f io.Reader, path string) error {

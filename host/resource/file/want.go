@@ -90,8 +90,6 @@ func (w want) defaultMode() uint32 {
 	return 0o644
 }
 
-func (w want) fromBlob() bool { return w.kind == mesh.FileRegular && !w.absent && !w.hasInline }
-
 // admits refuses to take over something of another type.
 func (w want) admits(path string, have fileType) error {
 	if have == typeNone {

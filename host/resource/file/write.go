@@ -72,6 +72,9 @@ func (p *Provider) putRegular(ctx context.Context, at *location, have, target st
 		return err
 	}
 	fail := func(step string, err error) error { return unwritable(at, at.path, step, err) }
+	if err := at.vacant(have.Type); err != nil {
+		return fail("look into the directory", err)
+	}
 	if err := at.room(target.Size); err != nil {
 		return fail("find room", err)
 	}
@@ -109,7 +112,7 @@ func (p *Provider) putRegular(ctx context.Context, at *location, have, target st
 		return fail("bring owner and mode to the disk", err)
 	}
 	fault.Point("file.before-rename")
-	if err := at.rename(temp, have.Type); err != nil {
+	if err := at.rename(temp, typeRegular, have.Type); err != nil {
 		return fail("put the new file into place", err)
 	}
 	fault.Point("file.after-rename")
@@ -117,6 +120,26 @@ func (p *Provider) putRegular(ctx context.Context, at *location, have, target st
 		return fail("bring the directory to the disk", err)
 	}
 	return nil
+}
+
+// vacant refuses when a directory that is to be replaced holds something.
+func (l *location) vacant(have fileType) error {
+	if have != typeDirectory {
+		return nil
+	}
+	dir, err := l.open()
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(1)
+	if len(names) > 0 {
+		return unix.ENOTEMPTY
+	}
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
 }
 
 // room refuses what cannot fit before anything is written, so that a pass over
@@ -143,7 +166,7 @@ func fill(ctx context.Context, f *os.File, source io.Reader, target state, path 
 		return err
 	}
 	if sum := hex.EncodeToString(h.Sum(nil)); n != target.Size || sum != target.SHA256 {
-		return resource.Failed(mesh.ReasonContent, nil, "the content for %s is not what was declared (%d bytes, sha256 %s); what stood there stays", path, n, sum)
+		return resource.Failed(mesh.ReasonContent, nil, "the content for %s is not what was declared (%d bytes, %s); what stood there stays", path, n, target.digestOf(sum))
 	}
 	return nil
 }
@@ -157,14 +180,22 @@ func (p *Provider) verifyTemporary(ctx context.Context, at *location, temp strin
 		return err
 	}
 	if got.SHA256 != target.SHA256 {
-		return resource.Failed(mesh.ReasonReadBack, nil, "what was written for %s reads back as sha256 %s, not %s; what stood there stays", at.path, got.SHA256, target.SHA256)
+		return resource.Failed(mesh.ReasonReadBack, nil, "what was written for %s reads back as %s, not %s; what stood there stays", at.path, target.digestOf(got.SHA256), target.digestOf(target.SHA256))
 	}
 	return nil
 }
 
 // rename puts the temporary into place. Where nothing stood, it refuses to
-// replace what appeared since.
-func (l *location) rename(temp string, was fileType) error {
+// replace what appeared since. Between a directory and something else there is
+// no rename in one step, and a directory goes only when it is empty.
+func (l *location) rename(temp string, now, was fileType) error {
+	if was != typeNone && (was == typeDirectory) != (now == typeDirectory) {
+		if err := l.remove(was); err != nil {
+			return err
+		}
+		fault.Point("file.between-types")
+		was = typeNone
+	}
 	if was != typeNone {
 		return unix.Renameat(l.fd(), temp, l.fd(), l.name)
 	}
@@ -211,7 +242,7 @@ func (p *Provider) putDirectory(ctx context.Context, at *location, have, target 
 	if err := p.setDirectory(ctx, at, temp, have, target); err != nil {
 		return err
 	}
-	if err := at.rename(temp, typeNone); err != nil {
+	if err := at.rename(temp, typeDirectory, have.Type); err != nil {
 		return fail("put the directory into place", err)
 	}
 	if err := at.sync(); err != nil {
@@ -220,8 +251,8 @@ func (p *Provider) putDirectory(ctx context.Context, at *location, have, target 
 	return nil
 }
 
-// setDirectory gives a directory its owner and mode. At no moment does it allow
-// what neither the old nor the new mode does.
+// setDirectory gives a directory its owner and mode, and a new one its
+// attributes.
 func (p *Provider) setDirectory(ctx context.Context, at *location, name string, have, target state) error {
 	fail := func(step string, err error) error { return unwritable(at, at.path, step, err) }
 	fd, err := unix.Openat(at.fd(), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -230,20 +261,18 @@ func (p *Provider) setDirectory(ctx context.Context, at *location, name string, 
 	}
 	dir := os.NewFile(uintptr(fd), at.path)
 	defer dir.Close()
-	if have.Type == typeNone {
-		if err := p.setLabel(ctx, at.path, "dir", "", fd); err != nil {
+	if have.Type != typeDirectory {
+		have = state{UID: ^uint32(0)}
+		if target.Attributes != nil {
+			if err := setAttributes(fd, target.Attributes, true, target.Mode, attributeACL, attributeInherited); err != nil {
+				return fail("set the attributes of the directory", err)
+			}
+		} else if err := p.setLabel(ctx, at.path, "dir", "", onto(fd)); err != nil {
 			return fail("label the directory", err)
 		}
-	} else if have.Mode&target.Mode != have.Mode {
-		if err := unix.Fchmod(fd, have.Mode&target.Mode); err != nil {
-			return fail("narrow the mode", err)
-		}
 	}
-	if err := unix.Fchown(fd, int(target.UID), int(target.GID)); err != nil {
-		return fail("set the owner", err)
-	}
-	if err := unix.Fchmod(fd, target.Mode); err != nil {
-		return fail("set the mode", err)
+	if err := setOwner(fd, have, target); err != nil {
+		return fail("set owner and mode", err)
 	}
 	made := location{dir: dir, name: ".", path: at.path}
 	if err := made.sync(); err != nil {
@@ -252,12 +281,68 @@ func (p *Provider) setDirectory(ctx context.Context, at *location, name string, 
 	return nil
 }
 
+// setRegular gives the file that stands there, and whose content is right, its
+// owner and mode. It must have no other name: that one may be somebody else's.
+func (l *location) setRegular(have, target state) error {
+	fail := func(step string, err error) error { return unwritable(l, l.path, step, err) }
+	f, err := l.open()
+	if err != nil {
+		return unreadable(l.path, err)
+	}
+	defer f.Close()
+	var now state
+	if err := now.stat(int(f.Fd()), "", unix.AT_EMPTY_PATH); err != nil {
+		return unreadable(l.path, err)
+	}
+	if now.print != have.print || now.links != 1 {
+		return resource.Failed(mesh.ReasonReadBack, nil, "%s was replaced or changed just now; it stays", l.path)
+	}
+	fault.Point("file.before-set")
+	if err := setOwner(int(f.Fd()), have, target); err != nil {
+		return fail("set owner and mode", err)
+	}
+	if value, ok := have.Attributes[attributeCapability]; ok {
+		if err := unix.Fsetxattr(int(f.Fd()), attributeCapability, value, 0); err != nil {
+			return fail("keep the capabilities", err)
+		}
+	}
+	if err := f.Sync(); err != nil {
+		return fail("bring owner and mode to the disk", err)
+	}
+	return nil
+}
+
+// setOwner gives what stands there, or was just made, its owner and mode. At no
+// moment does it allow what neither the old nor the new mode does, and when it
+// fails the old mode is back.
+func setOwner(fd int, have, target state) (err error) {
+	if narrow := have.Mode & target.Mode; narrow != have.Mode {
+		if err := unix.Fchmod(fd, narrow); err != nil {
+			return err
+		}
+		defer func() {
+			if err != nil {
+				_ = unix.Fchmod(fd, have.Mode)
+			}
+		}()
+	}
+	if have.UID != target.UID || have.GID != target.GID {
+		if err := unix.Fchown(fd, int(target.UID), int(target.GID)); err != nil {
+			return err
+		}
+	}
+	return unix.Fchmod(fd, target.Mode)
+}
+
 // putSymlink makes the link beside the name and renames it into place.
 func (p *Provider) putSymlink(ctx context.Context, at *location, have, target state) error {
 	fail := func(step string, err error) error { return unwritable(at, at.path, step, err) }
 	temp, err := p.temporary(at.name)
 	if err != nil {
 		return err
+	}
+	if err := at.vacant(have.Type); err != nil {
+		return fail("look into the directory", err)
 	}
 	if err := unix.Symlinkat(target.Target, at.fd(), temp); err != nil {
 		return fail("make the link", err)
@@ -269,8 +354,11 @@ func (p *Provider) putSymlink(ctx context.Context, at *location, have, target st
 	if err := unix.Fchownat(at.fd(), temp, int(target.UID), int(target.GID), unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return drop("set the owner", err)
 	}
+	if err := p.setLabel(ctx, at.path, "link", "", at.ontoLink(temp)); err != nil {
+		return drop("label the link", err)
+	}
 	fault.Point("file.before-rename")
-	if err := at.rename(temp, have.Type); err != nil {
+	if err := at.rename(temp, typeSymlink, have.Type); err != nil {
 		return drop("put the link into place", err)
 	}
 	if err := at.sync(); err != nil {

@@ -221,6 +221,13 @@ func matches(name, entryName, entryArch, native string) bool {
 	return arch == entryArch
 }
 
+// sameArch reports whether a package of one architecture takes the place of one
+// of the other: an update may come to be for all, or no longer.
+func sameArch(a, b string) bool {
+	forAll := func(arch string) bool { return arch == "all" || arch == "noarch" }
+	return a == b || forAll(a) || forAll(b)
+}
+
 func withoutEpoch(version string) string {
 	if _, rest, found := strings.Cut(version, ":"); found {
 		return rest

@@ -196,6 +196,34 @@ func TestRivalsOfOneDeclarationDoNotFlap(t *testing.T) {
 	}
 }
 
+func TestWhatARepairFinishedNeedsNoRepositoryAndDoesNotStandForAnother(t *testing.T) {
+	f := pkgtest.NewFake(repository())
+	f.Put("fx", "1").State = "unpacked"
+	f.Unreachable = true
+	wantWords(t, try(t, f, present("fx", "")), "changed")
+	if slices.ContainsFunc(f.Calls, func(call string) bool { return strings.Contains(call, "refresh") }) {
+		t.Errorf("the repositories were asked: %q", f.Calls)
+	}
+	f.Entry("fx").State = "unpacked"
+	wantWords(t, try(t, f, present("fx", ""), present("nosuch", "1"), present("ot", "1")), "changed", "failed repository-unreachable", "changed")
+}
+
+func TestAnotherWayToWriteAnInstalledPackageIsNotAbsent(t *testing.T) {
+	f := pkgtest.NewFake(repository())
+	f.Put("fx", "1:2-3")
+	for _, name := range []string{"fx.here", "fx-2-3", "fx-2-3.here"} {
+		wantWords(t, try(t, f, gone(name)), "failed not-available")
+	}
+	for _, name := range []string{"fx2", "fx-3", "f", "fx-", "fx-2", "fx.there"} {
+		wantWords(t, try(t, f, gone(name)), "ok")
+	}
+	f.Put("fx-2", "1")
+	wantWords(t, try(t, f, gone("fx-2")), "changed")
+	if f.Entry("fx") == nil || f.Entry("fx-2") != nil {
+		t.Errorf("the database now has:\n%s", f)
+	}
+}
+
 func TestAHeldPackageStaysAndSaysSo(t *testing.T) {
 	f := pkgtest.NewFake(repository())
 	f.Put("fx", "1").Held = true
@@ -278,7 +306,7 @@ func TestNoLieOfTheToolIsReportedAsSuccess(t *testing.T) {
 		{pkgtest.LieNone, "changed"},
 		{pkgtest.LieNothing, "failed read-back-differs"},
 		{pkgtest.LieFailed, "changed"},
-		{pkgtest.LieMore, "failed would-remove-others"},
+		{pkgtest.LieMore, "failed harmed-others"},
 		{pkgtest.LieLost, "changed"},
 		{pkgtest.LieLostNothing, "unknown tool-result-unknown"},
 	} {

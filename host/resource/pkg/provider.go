@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/host/resource"
@@ -138,7 +139,33 @@ func (p *Provider) Check(ctx context.Context, want mesh.Resource) (resource.Diff
 	if other := p.twin(db, want.Name); other != "" {
 		return resource.Diff{}, resource.Failed(mesh.ReasonTwice, nil, "it is the same package as %s, which is declared before it; keep one of them", other)
 	}
+	if want.Package.Absent {
+		if e, is := meant(db, want.Name); is {
+			return resource.Diff{}, resource.Failed(mesh.ReasonNotAvailable, nil, "%s is no name of a package but another way to write %s:%s %s, which is installed; declare %s:%s or %s", want.Name, e.Name, e.Arch, e.Version, e.Name, e.Arch, e.Name)
+		}
+	}
 	return p.compare(db, want), nil
+}
+
+// meant finds the installed package that a name spells in a way of the tools, as
+// "fx.x86_64" or "fx-1.0-1": to say that no package has that name would be true
+// and of no use. A version without its release does not count: "fx-2" may well be
+// a name.
+func meant(db *database, name string) (Installed, bool) {
+	if len(db.find(name)) > 0 {
+		return Installed{}, false
+	}
+	for _, e := range db.entries {
+		rest, begins := strings.CutPrefix(name, e.Name)
+		if !begins || rest == "" {
+			continue
+		}
+		switch strings.TrimSuffix(rest, "."+e.Arch) {
+		case "", "-" + e.Version, "-" + withoutEpoch(e.Version):
+			return e, true
+		}
+	}
+	return Installed{}, false
 }
 
 // twin returns the name of an earlier declaration of the same package, as of

@@ -41,6 +41,9 @@ type Outcome struct {
 	// Doing is the command line of what ran last below a command that was
 	// stopped. Empty: not known.
 	Doing string
+	// Left lists the command lines of what a command that succeeded started and
+	// left running outside of every service.
+	Left []string
 	// Adopted: this is the end of a command that was found at work, started with
 	// other arguments or with ones that are no longer known.
 	Adopted bool
@@ -54,6 +57,14 @@ func During(o Outcome) string {
 		return ""
 	}
 	return fmt.Sprintf(" while it ran %q", o.Doing)
+}
+
+// LeftNote tells of what a command left running.
+func LeftNote(o Outcome) []Note {
+	if len(o.Left) == 0 {
+		return nil
+	}
+	return []Note{{Text: "a script left running, outside of every service: " + some(o.Left)}}
 }
 
 // Reader runs a tool that only looks. It is an ordinary child.

@@ -84,6 +84,11 @@ func (p *Provider) run(ctx context.Context, jobs []job, errs []error) error {
 		set(jobs, err)
 		return nil
 	}
+	// What was interrupted may have been one of them.
+	jobs = slices.DeleteFunc(slices.Clone(jobs), func(j job) bool { return j.done(db) })
+	if len(jobs) == 0 {
+		return nil
+	}
 
 	accepted, err := p.plan(ctx, db, jobs, errs)
 	if err != nil {
@@ -92,14 +97,14 @@ func (p *Provider) run(ctx context.Context, jobs []job, errs []error) error {
 	if len(accepted) == 0 {
 		return nil
 	}
-	err = p.commit(ctx, db, accepted, errs)
+	err = p.commit(ctx, db, accepted)
 	if errors.Is(err, ErrAdopted) {
 		return err
 	}
 	if err == nil {
 		return nil
 	}
-	if passing(err) {
+	if passing(err) || resource.AsError(err).Harm {
 		set(accepted, err)
 		return nil
 	}
@@ -151,8 +156,8 @@ func (p *Provider) alone(ctx context.Context, j job, others bool, failed error) 
 	if err := p.simulate(ctx, db, []job{j}); err != nil {
 		return err
 	}
-	err = p.commit(ctx, db, []job{j}, make([]error, j.index+1))
-	if err == nil || errors.Is(err, ErrAdopted) {
+	err = p.commit(ctx, db, []job{j})
+	if err == nil || errors.Is(err, ErrAdopted) || resource.AsError(err).Harm {
 		return err
 	}
 	after, readErr := p.reread(ctx)
@@ -247,9 +252,16 @@ func (p *Provider) explain(ctx context.Context, r refusal) error {
 	}
 	if db, err := p.read(ctx); err == nil && r.job.target.Version != "" {
 		for _, e := range db.find(r.job.target.Name) {
-			if withoutEpoch(e.Version) == withoutEpoch(r.job.target.Version) {
-				return resource.Failed(mesh.ReasonNotAvailable, r.err, "%s %s is not in any repository of this node; installed is %s, and an epoch counts", r.job.target.Name, r.job.target.Version, e.Version)
+			counts := ""
+			switch have, want := withoutEpoch(e.Version), withoutEpoch(r.job.target.Version); {
+			case have == want:
+				counts = "an epoch"
+			case strings.HasPrefix(have, want+"-"):
+				counts = "a release"
+			default:
+				continue
 			}
+			return resource.Failed(mesh.ReasonNotAvailable, r.err, "%s %s is not in any repository of this node; installed is %s, and %s counts", r.job.target.Name, r.job.target.Version, e.Version, counts)
 		}
 	}
 	return r.err
@@ -306,7 +318,13 @@ func judge(t Transaction, plan Plan, db *database, compare func(a, b string) int
 			continue
 		}
 		for _, e := range db.entries {
-			if e.Name == s.Name && e.Arch == s.Arch && !e.Many && s.Version != "" && compare(s.Version, e.Version) < 0 {
+			if e.Name != s.Name || e.Arch != s.Arch || e.Many || s.Version == "" {
+				continue
+			}
+			if e.Held && !sameVersion(e.Version, s.Version) {
+				return resource.Failed(mesh.ReasonHeld, nil, "it would make %s %s, which the admin of this machine holds at %s; nothing was done", s.Name, s.Version, e.Version)
+			}
+			if compare(s.Version, e.Version) < 0 {
 				lowered = append(lowered, s.Name)
 			}
 		}
@@ -338,37 +356,70 @@ func installed(db *database, x Target) bool {
 	return ok && (x.Version == "" || sameVersion(e.Version, x.Version))
 }
 
-// commit does the jobs and looks whether anything went that was not asked for.
-func (p *Provider) commit(ctx context.Context, before *database, jobs []job, errs []error) error {
+// commit does the jobs and looks what became of everything else.
+func (p *Provider) commit(ctx context.Context, before *database, jobs []job) error {
 	t := transaction(jobs)
 	then := p.watch(ctx)
 	fault.Point("pkg.before-commit")
 	err := p.manager.Commit(ctx, t)
 	p.snapshot = nil
 	fault.Point("pkg.after-commit")
-	if err != nil {
+	if errors.Is(err, ErrAdopted) || passing(err) {
 		p.take(jobs)
 		return err
 	}
-	after, err := p.read(ctx)
-	if err != nil {
-		return err
+	after, readErr := p.read(ctx)
+	switch {
+	case readErr != nil:
+		p.take(jobs)
+		return readErr
+	case err != nil:
+		p.take(jobs)
+	default:
+		p.tell(ctx, jobs, t, before, after, then)
 	}
-	p.tell(ctx, jobs, t, before, after, then)
-	var lost []string
+	if harm := p.harm(t, before, after, err); harm != nil {
+		return harm
+	}
+	return err
+}
+
+// harm says what a transaction did to packages that it was not about. A plan
+// that would do so is refused, so none of it was in the plan.
+func (p *Provider) harm(t Transaction, before, after *database, failed error) error {
+	var lost, lowered []string
 	for _, e := range before.entries {
-		still := slices.ContainsFunc(after.entries, func(a Installed) bool { return a.Name == e.Name && a.Arch == e.Arch })
-		asked := slices.ContainsFunc(t.Remove, func(name string) bool { return matches(name, e.Name, e.Arch, before.native) })
-		if !still && !asked && !slices.Contains(lost, e.Name) {
+		about := func(name string) bool { return matches(name, e.Name, e.Arch, before.native) }
+		if e.Many || slices.ContainsFunc(t.Remove, about) || slices.ContainsFunc(t.Install, func(x Target) bool { return about(x.Name) }) {
+			continue
+		}
+		there := func(a Installed) bool { return a.Name == e.Name && sameArch(a.Arch, e.Arch) }
+		// One that was in two versions before may still be.
+		asNew := func(a Installed) bool { return there(a) && p.manager.Compare(a.Version, e.Version) >= 0 }
+		switch {
+		case slices.ContainsFunc(after.entries, asNew):
+		case slices.ContainsFunc(after.entries, there):
+			lowered = append(lowered, e.Name)
+		case !slices.Contains(lost, e.Name):
 			lost = append(lost, e.Name)
 		}
 	}
+	var what []string
 	if len(lost) > 0 {
-		for _, j := range jobs {
-			errs[j.index] = resource.Failed(mesh.ReasonWouldRemove, nil, "the tool removed %s as well, which was not asked for and not in its own plan", strings.Join(lost, ", "))
-		}
+		what = append(what, some(lost)+" went")
 	}
-	return nil
+	if len(lowered) > 0 {
+		what = append(what, some(lowered)+" went back to an older version")
+	}
+	if len(what) == 0 {
+		return nil
+	}
+	e := resource.Failed(mesh.ReasonHarm, failed, "while it ran %s, which was not asked for and not in the tool's plan", strings.Join(what, ", and "))
+	e.Harm = true
+	if failed != nil {
+		e.Output = resource.AsError(failed).Output
+	}
+	return e
 }
 
 // passing reports whether an error says that nothing was done, or that nobody

@@ -1,14 +1,24 @@
 // Command matrix runs the tests that say on which hosts what holds, prints a
-// table of them, and writes it as JSON.
+// table of them, and writes it as JSON and, put among what was seen before, as a
+// page of docs.
 //
 // A test takes a line in the table by logging "matrix: " and a JSON object, see
 // lab.Case; its own outcome, time and first complaint complete the line. It runs
 // one command, go test -json, and does not know which tests there are.
+//
+// Usage: matrix [-out FILE] [-part] -- go test -json ...
+//
+//	matrix -page
+//
+// With -part the lines of this run take the place of those of the same case and
+// host, and the others stay; without it they are all there is. With -page nothing
+// is run and the page is written anew from what is kept.
 package main
 
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -30,6 +40,8 @@ type line struct {
 	Result      string  `json:"result"` // pass, fail or not-run
 	Seconds     float64 `json:"seconds"`
 	Reason      string  `json:"reason,omitempty"` // of what did not pass
+	// Seen is the day and the commit of the tree that was run.
+	Seen string `json:"seen,omitempty"`
 }
 
 // event is one line of go test -json.
@@ -39,18 +51,29 @@ type event struct {
 }
 
 func main() {
-	out := flag.String("out", "out/matrix.json", "the file to write")
+	out := flag.String("out", "out/matrix.json", "the file for the lines of this run")
+	part := flag.Bool("part", false, "this is a part of the matrix; the other lines stay")
+	only := flag.Bool("page", false, "run nothing; write the page from the lines that are kept")
 	flag.Parse()
+	if *only {
+		if err := keep(nil, true); err != nil {
+			fmt.Fprintln(os.Stderr, "matrix:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	if flag.NArg() == 0 {
-		fmt.Fprintln(os.Stderr, "usage: matrix [-out FILE] -- go test -json ...")
+		fmt.Fprintln(os.Stderr, "usage: matrix [-out FILE] [-part] -- go test -json ...")
 		os.Exit(2)
 	}
+	seen := tree()
 	lines, err := run(flag.Args())
+	for i := range lines {
+		lines[i].Seen = seen
+	}
 	if len(lines) > 0 {
 		print(os.Stdout, lines)
-		if e := write(*out, lines); e != nil {
-			err = e
-		}
+		err = errors.Join(err, write(*out, lines), keep(lines, *part))
 	}
 	switch {
 	case err != nil:

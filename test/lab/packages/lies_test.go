@@ -61,8 +61,13 @@ func TestWhatAPackageManagerClaimsIsNeverWhatIsReported(t *testing.T) {
 			t.Run("removes a bystander", func(t *testing.T) {
 				m := begin(t)
 				m.lie("$honest \"$@\"; " + low(m, "", "fxby") + "; exit 0")
-				m.judge(report{"fx": "changed"}, versions{"fx": "1-1", "fxby": ""}, present("fx", "1-1"))
+				m.wantReport(m.pass(present("fx", "1-1")), report{"fx": "failed harmed-others"})
 				m.wantDetail("fx", "fxby", "not asked for")
+				m.wantVersions(versions{"fx": "1-1", "fxby": ""})
+				if m.last.State != "failed" {
+					m.Errorf("the pass as a whole is %s", m.last.State)
+				}
+				m.judge(report{"fx": "ok"}, versions{"fx": "1-1"}, present("fx", "1-1"))
 			})
 			t.Run("is killed", func(t *testing.T) {
 				m := begin(t)

@@ -147,7 +147,7 @@ func (m *machine) write(path, content string) {
 // repository of the row's own is configured.
 func newMachine(t *testing.T, h *lab.Host, s *server, k key) *machine {
 	m := &machine{T: t, h: h, s: s, key: k, names: map[string]bool{}, request: request{State: stateDir, Manager: string(h.Flavour().Manager), LockWait: 20, Timeout: 120}}
-	name := strings.ReplaceAll(t.Name(), "/", "-")
+	name := strings.NewReplacer("/", "-", ",", "").Replace(t.Name())
 	m.repo = &repository{s: s, name: name, rpm: m.rpm(), key: k}
 	m.use(m.repo, "rows")
 	t.Cleanup(m.reset)

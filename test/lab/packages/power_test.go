@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -35,8 +36,9 @@ func line(t *testing.T, h *lab.Host, name, requirement string) {
 	t.Logf("matrix: %s", text)
 }
 
-// seeds is how many losses of power to try, from the environment if it says so.
-func seeds(t *testing.T) int {
+// seeds is how many losses of power to try on a flavour, from the environment if
+// it says so. Those that are not in every run have a quarter.
+func seeds(t *testing.T, flavour string) int {
 	t.Helper()
 	if text := os.Getenv("MESH_POWER_SEEDS"); text != "" {
 		n, err := strconv.Atoi(text)
@@ -45,17 +47,20 @@ func seeds(t *testing.T) int {
 		}
 		return n
 	}
-	return powerSeeds
+	if !slices.Contains(everyRun, flavour) {
+		return max(powerSeeds/4, 1)
+	}
+	return max(powerSeeds, 1)
 }
 
 // Shows: M5
 func TestMatrixPackagesConvergeAfterALossOfPowerAtAnyMoment(t *testing.T) {
-	n := max(seeds(t), 1)
 	l := lab.Shared(t)
 	program, s, k := buildDriver(t), newServer(t, l), newKey(t, "rows")
 	for _, flavour := range flavours() {
 		t.Run(flavour, func(t *testing.T) {
 			t.Parallel()
+			n := seeds(t, flavour)
 			h := rowHost(t, l, flavour, program)
 			line(t, h, fmt.Sprintf("packages after %d losses of power", n), "M5")
 			m := newMachine(t, h, s, k)

@@ -142,6 +142,8 @@ type repository struct {
 	key  key
 	// release holds fields of apt's Release file that differ from the usual.
 	release map[string]string
+	// signedAt is when the index claims to be signed. Zero: now.
+	signedAt time.Time
 	// modules is rpm's module metadata. Empty: none.
 	modules string
 }
@@ -149,6 +151,13 @@ type repository struct {
 func (r *repository) url() string   { return r.s.url + "/" + r.name + "/" }
 func (r *repository) dir() string   { return filepath.Join(r.s.dir, r.name) }
 func (r *repository) paths() string { return "/" + r.name + "/" }
+
+func (r *repository) now() time.Time {
+	if r.signedAt.IsZero() {
+		return time.Now()
+	}
+	return r.signedAt
+}
 
 // publish builds packages into the repository, beside what is there, and writes
 // its index.
@@ -190,7 +199,7 @@ func (r *repository) index(t *testing.T) {
 	}
 	fmt.Fprintf(&b, "SHA256:\n %s %d Packages\n", hex.EncodeToString(sum[:]), len(packages))
 	var signed bytes.Buffer
-	w, err := clearsign.Encode(&signed, r.key.entity.PrivateKey, nil)
+	w, err := clearsign.Encode(&signed, r.key.entity.PrivateKey, &packet.Config{Time: r.now})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -49,10 +49,14 @@ var rowsNotRun = map[string]string{
 	"O-135": "run with a stand-in for needrestart that is quiet when its surroundings suspend it, as the real one, and hangs otherwise",
 }
 
-var allRows = slices.Concat(rowsOfLocks, rowsOfHolds, rowsOfVersions, rowsOfCompany, rowsOfRepositories, rowsOfRPM, rowsOfEnvironment, rowsOfOurOwn)
+var allRows = slices.Concat(rowsOfLocks, rowsOfHolds, rowsOfVersions, rowsOfCompany, rowsOfRepositories, rowsOfRPM, rowsOfEnvironment, rowsOfOurOwn, rowsOfSettings, rowsOfNames, rowsOfScripts, rowsOfSets, rowsOfSources)
 
-// usualFlavours are booted in every run; the others with -tags matrix.
-var usualFlavours = []string{"bookworm-apt", "trixie-dnf"}
+// everyRun lists the flavours that are booted in every run, usualFlavours those
+// of this one: with -tags matrix there are more.
+var (
+	everyRun      = []string{"bookworm-apt", "trixie-dnf"}
+	usualFlavours = everyRun
+)
 
 // flavours are those that the environment names, or the usual ones.
 func flavours() []string {
@@ -121,11 +125,17 @@ func rowHost(t *testing.T, l *lab.Lab, flavour, program string) *lab.Host {
 // hold has another process hold locks for some seconds, under a name.
 func (m *machine) hold(comm string, seconds int, files ...string) {
 	m.Helper()
+	m.holdAs("lock", comm, seconds, files...)
+}
+
+// holdAs does so with one of the kinds of lock that the driver knows.
+func (m *machine) holdAs(kind, comm string, seconds int, files ...string) {
+	m.Helper()
 	m.sh(`mkdir -p /run/rows-bin; rm -f /run/rows-bin/%[2]s; cp %[1]s /run/rows-bin/%[2]s
-setsid /run/rows-bin/%[2]s lock %[3]d %[4]s >/run/rows-holder.out 2>&1 </dev/null &
+setsid /run/rows-bin/%[2]s %[5]s %[3]d %[4]s >/run/rows-holder.out 2>&1 </dev/null &
 echo $! >/run/rows-holder.pid
 for i in $(seq 100); do grep -q locked /run/rows-holder.out && exit 0; sleep 0.1; done
-cat /run/rows-holder.out; exit 1`, driverPath, comm, seconds, strings.Join(files, " "))
+cat /run/rows-holder.out; exit 1`, driverPath, comm, seconds, strings.Join(files, " "), kind)
 }
 
 func (m *machine) letGo() { m.sh("kill -9 $(cat /run/rows-holder.pid) 2>/dev/null || true") }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,8 +17,8 @@ import (
 // lockPoll is how often a held lock is looked at.
 const lockPoll = 250 * time.Millisecond
 
-// WaitUnlocked waits until no other process holds a record lock on any of the
-// files, at most for limit. Then the error is Deferred and names the holder.
+// WaitUnlocked waits until no other process holds a record lock, or a lock of a
+// whole file, on any of the files, at most for limit. Then the error is Deferred and names the holder.
 // Files that do not exist are not locked. It takes no lock itself: whoever
 // comes next may be faster, and the tool has its own way of waiting. It calls
 // waiting, which may be nil, at every look.
@@ -69,8 +70,34 @@ func lockHolder(files []string) (pid int, file string, err error) {
 			}
 			return int(lock.Pid), name, nil
 		}
+		if pid := wholeFileHolder(name); pid != 0 {
+			return pid, name, nil
+		}
 	}
 	return 0, "", nil
+}
+
+// wholeFileHolder finds who holds a lock of flock(2), which cannot be asked for
+// without taking it. Zero: nobody, as far as the kernel's list shows.
+func wholeFileHolder(name string) int {
+	var st unix.Stat_t
+	list, err := os.ReadFile("/proc/locks")
+	if err != nil || unix.Stat(name, &st) != nil {
+		return 0
+	}
+	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
+	for line := range strings.Lines(string(list)) {
+		// As in "1: FLOCK  ADVISORY  WRITE 1234 fe:00:5678 0 EOF"; who waits has an
+		// arrow before the kind.
+		f := strings.Fields(line)
+		if len(f) < 6 || f[1] != "FLOCK" || f[5] != file {
+			continue
+		}
+		if pid, err := strconv.Atoi(f[4]); err == nil {
+			return pid
+		}
+	}
+	return 0
 }
 
 func processName(pid int) string {

@@ -75,7 +75,11 @@ func main() {
 	var err error
 	switch {
 	case len(os.Args) > 3 && os.Args[1] == "lock":
-		err = lock(os.Args[2], os.Args[3:])
+		err = lock(os.Args[2], os.Args[3:], func(fd int) error {
+			return unix.FcntlFlock(uintptr(fd), unix.F_SETLK, &unix.Flock_t{Type: unix.F_WRLCK})
+		})
+	case len(os.Args) > 3 && os.Args[1] == "flock":
+		err = lock(os.Args[2], os.Args[3:], func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
 	case len(os.Args) == 4 && os.Args[1] == "sqlite":
 		err = statement(os.Args[2], os.Args[3])
 	case len(os.Args) == 4 && os.Args[1] == "mount":
@@ -84,6 +88,10 @@ func main() {
 		err = unix.Mount("tmpfs", os.Args[2], "tmpfs", unix.MS_REMOUNT, "size="+os.Args[3])
 	case len(os.Args) == 3 && os.Args[1] == "readonly":
 		err = unix.Mount("tmpfs", os.Args[2], "tmpfs", unix.MS_REMOUNT|unix.MS_RDONLY, "")
+	case len(os.Args) == 3 && os.Args[1] == "freeze":
+		err = errors.Join(unix.Mount(os.Args[2], os.Args[2], "", unix.MS_BIND, ""), unix.Mount("", os.Args[2], "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	case len(os.Args) == 3 && os.Args[1] == "noexec":
+		err = unix.Mount("tmpfs", os.Args[2], "tmpfs", unix.MS_NOEXEC, "mode=1777")
 	case len(os.Args) == 3 && os.Args[1] == "unmount":
 		err = unix.Unmount(os.Args[2], unix.MNT_DETACH)
 	default:
@@ -95,9 +103,8 @@ func main() {
 	}
 }
 
-// lock holds record locks on files for some seconds, as another package manager
-// would.
-func lock(seconds string, files []string) error {
+// lock holds locks on files for some seconds, as another package manager would.
+func lock(seconds string, files []string, take func(fd int) error) error {
 	n, err := strconv.Atoi(seconds)
 	if err != nil {
 		return err
@@ -107,7 +114,7 @@ func lock(seconds string, files []string) error {
 		if err != nil {
 			return fmt.Errorf("open %s: %w", name, err)
 		}
-		if err := unix.FcntlFlock(uintptr(fd), unix.F_SETLK, &unix.Flock_t{Type: unix.F_WRLCK}); err != nil {
+		if err := take(fd); err != nil {
 			return fmt.Errorf("lock %s: %w", name, err)
 		}
 	}

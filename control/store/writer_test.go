@@ -1,0 +1,79 @@
+package store
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	mesh "github.com/meshctl/mesh"
+	"github.com/meshctl/mesh/control"
+)
+
+func openHere(t *testing.T) *Store {
+	t.Helper()
+	s, err := Open(t.Context(), filepath.Join(t.TempDir(), "control.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func TestAWriteWhoseCallerGoesAwayHalfWaySaysWhatBecameOfIt(t *testing.T) {
+	s := openHere(t)
+	ctx, leave := context.WithCancel(t.Context())
+	entry := control.AuditEntry{At: time.Unix(1, 0), Who: "anna", What: "declaration written"}
+
+	err := s.write(ctx, func(w *writer) error {
+		leave()
+		return w.audit(entry)
+	})
+
+	written, readErr := s.Audit(t.Context(), 10)
+	if readErr != nil {
+		t.Fatal(readErr)
+	}
+	if (err == nil) != (len(written) == 1) {
+		t.Errorf("the write returned %v and %d entries are stored; a caller that is told otherwise keeps in memory what the store does not hold", err, len(written))
+	}
+}
+
+func TestAFullDiskIsSaidAndWhatWasWrittenBeforeStays(t *testing.T) {
+	s := openHere(t)
+	// The file may not grow any more: to SQLite that is a full disk.
+	full := func(w *writer) error {
+		var pages int
+		if err := w.row("PRAGMA page_count", nil, &pages); err != nil {
+			return err
+		}
+		return w.row("PRAGMA max_page_count = 1", nil, &pages)
+	}
+	if err := s.RecordAudit(t.Context(), control.AuditEntry{At: time.Unix(1, 0), What: "before"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.write(t.Context(), full); err != nil {
+		t.Fatal(err)
+	}
+
+	err := s.RecordAudit(t.Context(), control.AuditEntry{At: time.Unix(2, 0), What: "after", Detail: strings.Repeat("x", 1<<20)})
+
+	if mesh.CodeOf(err) != mesh.CodeUnavailable || !strings.Contains(err.Error(), "disk of the control plane is full") {
+		t.Errorf("a write on a full disk gave %v", err)
+	}
+	if err := s.write(t.Context(), func(w *writer) error { return w.row("PRAGMA max_page_count = 100000", nil, new(int)) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.RecordAudit(t.Context(), control.AuditEntry{At: time.Unix(3, 0), What: "again"}); err != nil {
+		t.Errorf("with room again a write gave %v", err)
+	}
+	entries, err := s.Audit(t.Context(), 10)
+	if err != nil || len(entries) != 2 || entries[0].What != "again" || entries[1].What != "before" {
+		t.Errorf("the store holds %+v, %v", entries, err)
+	}
+}
