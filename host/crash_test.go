@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -278,6 +279,11 @@ func TestADaemonThatDiesAtAnyPointComesBackAndFinishes(t *testing.T) {
 func life(t *testing.T, dir, where string) (died bool) {
 	t.Helper()
 	child := exec.Command(os.Args[0])
+	// A life goes when the test does, however that ends: with the thread that
+	// began it, which has to stay.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	child.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	child.Env = append(os.Environ(), envLife+"="+dir, where)
 	out, err := child.CombinedOutput()
 	var exit *exec.ExitError

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -221,6 +222,11 @@ func die(t *testing.T, template string, number int, where string) bool {
 	dir := t.TempDir()
 	copyDir(t, template, dir)
 	child := exec.Command(os.Args[0])
+	// A life goes when the test does, however that ends: with the thread that
+	// began it, which has to stay.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	child.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	child.Env = append(os.Environ(), envDir+"="+dir, envStage+"="+strconv.Itoa(number), where)
 	out, err := child.CombinedOutput()
 	var exit *exec.ExitError

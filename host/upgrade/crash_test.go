@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -47,6 +48,11 @@ func TestMain(m *testing.M) {
 func (m machine) process(t *testing.T, point string) (died, settled bool) {
 	t.Helper()
 	child := exec.Command(os.Args[0])
+	// A life goes when the test does, however that ends: with the thread that
+	// began it, which has to stay.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	child.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	child.Env = append(os.Environ(), envLife+"="+m.dir, fault.EnvPoint+"="+point)
 	out, err := child.CombinedOutput()
 	var exit *exec.ExitError
