@@ -66,10 +66,9 @@ func NewClientOver(d Dialer, where string) *Client {
 
 func clientOver(dial func(ctx context.Context, network, address string) (net.Conn, error)) *http.Client {
 	return &http.Client{Transport: &http.Transport{
-		DialContext:           dial,
-		MaxIdleConns:          2,
-		IdleConnTimeout:       30 * time.Second,
-		ExpectContinueTimeout: 10 * time.Second,
+		DialContext:     dial,
+		MaxIdleConns:    2,
+		IdleConnTimeout: 30 * time.Second,
 	}}
 }
 
@@ -238,9 +237,9 @@ func (c *Client) send(ctx context.Context, method, path, contentType string, bod
 		return fmt.Errorf("make request: %w", err)
 	}
 	if body != nil {
+		// Without Expect: a server that was asked for it does not wait, after a
+		// refusal in the middle of an upload, until the refusal was read.
 		req.Header.Set("Content-Type", contentType)
-		// A refusal at the door comes before the upload, not in the middle of it.
-		req.Header.Set("Expect", "100-continue")
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
