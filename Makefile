@@ -73,6 +73,10 @@ test-unit: setup-check ## the tests that boot no machine; what could not run her
 bench-apply: setup-bench ## what a pass costs when all is right, beside other programs
 	@$(GO) run ./test/bench/apply
 
+.PHONY: bench-link
+bench-link: setup-check ## what links and writes to 10,000 machines cost, beside bare TCP, TLS and SSH
+	@$(GO) run ./test/bench/link
+
 .PHONY: demo
 demo: setup ## three real hosts, from nothing to every kind of outcome, each step checked
 	@$(GO) run ./test/demo
