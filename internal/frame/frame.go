@@ -37,18 +37,12 @@ const (
 // side of no.
 func Fits(f mesh.Frame) bool { return len(f.Body) <= mesh.FrameLimit-envelope }
 
-// Write writes one frame. Callers serialise.
+// Write writes one frame, whose body is JSON. Callers serialise.
 func Write(w io.Writer, f mesh.Frame) error {
-	data, err := json.Marshal(f)
+	buf, err := encode(f)
 	if err != nil {
-		return fmt.Errorf("marshal frame %s: %w", f.Type, err)
+		return err
 	}
-	if len(data) > mesh.FrameLimit {
-		return fmt.Errorf("frame %s of %d bytes: %w", f.Type, len(data), ErrTooLarge)
-	}
-	buf := make([]byte, header+len(data))
-	binary.BigEndian.PutUint32(buf, uint32(len(data)))
-	copy(buf[header:], data)
 	for len(buf) > 0 {
 		n := min(len(buf), chunk)
 		if _, err := w.Write(buf[:n]); err != nil {
@@ -57,6 +51,32 @@ func Write(w io.Writer, f mesh.Frame) error {
 		buf = buf[n:]
 	}
 	return nil
+}
+
+// encode returns a frame as it is written. The body, which may be long and goes
+// to many, is taken as it is and not gone through again.
+func encode(f mesh.Frame) ([]byte, error) {
+	rest, err := json.Marshal(mesh.Frame{Type: f.Type, Seq: f.Seq})
+	if err != nil {
+		return nil, fmt.Errorf("marshal frame %s: %w", f.Type, err)
+	}
+	const name = `,"body":`
+	size := len(rest)
+	if len(f.Body) > 0 {
+		size += len(name) + len(f.Body)
+	}
+	if size > mesh.FrameLimit {
+		return nil, fmt.Errorf("frame %s of %d bytes: %w", f.Type, size, ErrTooLarge)
+	}
+	buf := make([]byte, header, header+size)
+	binary.BigEndian.PutUint32(buf, uint32(size))
+	if len(f.Body) == 0 {
+		return append(buf, rest...), nil
+	}
+	buf = append(buf, rest[:len(rest)-1]...)
+	buf = append(buf, name...)
+	buf = append(buf, f.Body...)
+	return append(buf, '}'), nil
 }
 
 // Reader reads frames from one stream.
