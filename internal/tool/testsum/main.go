@@ -90,6 +90,9 @@ func run(t *tally, command []string) error {
 // conclude prints the end of the run and returns its exit code: 0 when
 // everything that should run did and passed, else 1.
 func conclude(out io.Writer, t *tally, sound, refuseSkips bool) int {
+	for _, line := range t.slowest() {
+		fmt.Fprintf(out, "SLOW    %s\n", line)
+	}
 	skipped := t.skips()
 	for _, line := range skipped {
 		fmt.Fprintf(out, "SKIPPED %s\n", line)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -30,6 +31,8 @@ type test struct {
 	// ran: the go command spoke of it. A subtest whose name holds a slash seems
 	// to lie below a test that there never was.
 	ran bool
+	// elapsed is in seconds.
+	elapsed float64
 }
 
 // tally counts what a run of tests did. The zero value is not usable; make one
@@ -89,7 +92,7 @@ func (t *tally) line(line []byte) {
 	case "output":
 		current.output = append(current.output, e.Output)
 	case "pass", "fail", "skip":
-		current.outcome = e.Action
+		current.outcome, current.elapsed = e.Action, e.Elapsed
 		if e.Action == "pass" {
 			current.output = nil
 		}
@@ -210,6 +213,25 @@ func (t *tally) skips() []string {
 			continue
 		}
 		lines = append(lines, fmt.Sprintf("%s %s: %s", short(each.pkg), each.name, reason(each.output)))
+	}
+	return lines
+}
+
+// slow is how long a test may take in seconds before it is worth a line, and
+// slowShown how many get one.
+const (
+	slow      = 20
+	slowShown = 15
+)
+
+// slowest lists the tests that took longest, the longest first; of a test with
+// subtests, those.
+func (t *tally) slowest() []string {
+	all := slices.DeleteFunc(t.of(""), func(each *test) bool { return each.parent || each.elapsed < slow })
+	slices.SortStableFunc(all, func(a, b *test) int { return cmp.Compare(b.elapsed, a.elapsed) })
+	var lines []string
+	for _, each := range all[:min(len(all), slowShown)] {
+		lines = append(lines, fmt.Sprintf("%4.0f s %s %s", each.elapsed, short(each.pkg), each.name))
 	}
 	return lines
 }

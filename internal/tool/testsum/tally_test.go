@@ -124,3 +124,22 @@ func TestCommandsAreCutAtDoubleDashes(t *testing.T) {
 		t.Errorf("split into %q, want two commands", got)
 	}
 }
+
+func TestTheSlowestTestsAreListedTheSlowestFirst(t *testing.T) {
+	var out strings.Builder
+	sums := newTally(&out)
+	for _, line := range []string{
+		`{"Action":"pass","Package":"m","Test":"TestQuick","Elapsed":0.1}`,
+		`{"Action":"pass","Package":"m","Test":"TestLong/a","Elapsed":31}`,
+		`{"Action":"fail","Package":"m","Test":"TestLong/b","Elapsed":62}`,
+		`{"Action":"fail","Package":"m","Test":"TestLong","Elapsed":93}`,
+	} {
+		sums.line([]byte(line))
+	}
+
+	got := strings.Join(sums.slowest(), "\n")
+
+	if want := "  62 s m TestLong/b\n  31 s m TestLong/a"; got != want {
+		t.Errorf("the slowest tests are\n%s\nwant\n%s", got, want)
+	}
+}
