@@ -316,5 +316,75 @@ func matrixOfGoodReleases(t *testing.T, h *lab.Host, w world) {
 		awaitStatus(t, h, time.Minute, newVersion+" to go on", confirmed(newVersion))
 		return ""
 	})
+	cell(t, h, "stopped while it does not hear SIGTERM: it stays stopped, no rollback", "M17", func(t *testing.T) string {
+		must(t, h, `set -e
+mkdir -p /etc/systemd/system/mesh-host.service.d
+printf '[Service]\nTimeoutStopSec=3s\n' >/etc/systemd/system/mesh-host.service.d/stop.conf
+systemctl daemon-reload
+kill -STOP "$(systemctl show -p MainPID --value mesh-host.service)"
+systemctl stop mesh-host.service || true
+sleep 10
+case $(systemctl is-active mesh-host.service) in
+inactive | failed) ;;
+*) systemctl status mesh-host.service mesh-host-rollback.service; exit 1 ;;
+esac`)
+		notRolledBack(t, h)
+		must(t, h, "rm -r /etc/systemd/system/mesh-host.service.d; systemctl daemon-reload; systemctl reset-failed mesh-host.service; systemctl start mesh-host.service")
+		awaitStatus(t, h, time.Minute, newVersion+" to go on", confirmed(newVersion))
+		return ""
+	})
+	cell(t, h, "a confirmed version is killed twenty times: the machine is the problem, no rollback", "M17, M19", func(t *testing.T) string {
+		must(t, h, killTwentyTimes)
+		notRolledBack(t, h)
+		if out := must(t, h, "grep ^outcome= /var/lib/mesh-host/rollback/last"); out != "outcome=machine" {
+			t.Errorf("the script recorded %s", out)
+		}
+		// It is left as it is until somebody has looked at the machine.
+		must(t, h, "systemctl reset-failed mesh-host.service; systemctl start mesh-host.service")
+		awaitStatus(t, h, time.Minute, newVersion+" to go on", confirmed(newVersion))
+		return ""
+	})
 	w.tell(t, h, there, confirmed)
+}
+
+// killTwentyTimes kills the host, and starts it when the service manager has
+// given up and the rollback script has looked.
+const killTwentyTimes = `set -u
+n=0
+given_up=0
+while [ $n -lt 20 ]; do
+	tries=0
+	until [ "$(systemctl is-active mesh-host.service)" = active ]; do
+		if [ "$(systemctl is-active mesh-host.service)" = failed ]; then
+			sleep 2
+			while [ "$(systemctl is-active mesh-host-rollback.service)" = activating ]; do sleep 1; done
+			given_up=$((given_up + 1))
+			systemctl reset-failed mesh-host.service
+			systemctl start mesh-host.service
+		fi
+		tries=$((tries + 1))
+		[ $tries -lt 120 ] || exit 1
+		sleep 0.5
+	done
+	pid=$(systemctl show -p MainPID --value mesh-host.service)
+	[ "$pid" -gt 1 ] || exit 1
+	kill -9 "$pid"
+	n=$((n + 1))
+	while [ "$(systemctl show -p MainPID --value mesh-host.service)" = "$pid" ]; do sleep 0.2; done
+done
+[ $given_up -gt 0 ] || exit 1
+while [ "$(systemctl is-active mesh-host.service)" = activating ]; do sleep 0.5; done
+sleep 2
+while [ "$(systemctl is-active mesh-host-rollback.service)" = activating ]; do sleep 1; done`
+
+// notRolledBack checks that the newer version stands and that nobody tried to
+// put another in its place.
+func notRolledBack(t *testing.T, h *lab.Host) {
+	t.Helper()
+	if v := installed(t, h); v != newVersion+"-1" {
+		t.Errorf("version %s is installed", v)
+	}
+	if out := must(t, h, "cat /var/lib/mesh-host/rollback/attempt 2>/dev/null || true"); out != "" {
+		t.Errorf("there was an attempt:\n%s", out)
+	}
 }
