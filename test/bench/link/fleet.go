@@ -14,6 +14,7 @@ import (
 	"github.com/meshctl/mesh/control"
 	"github.com/meshctl/mesh/control/api"
 	"github.com/meshctl/mesh/host/link"
+	"github.com/meshctl/mesh/test/bench/service"
 )
 
 // fleet is a control plane in a process of its own, as it ships, and machines
@@ -90,6 +91,10 @@ func newFleet(ctx context.Context, dir string, n int) (*fleet, error) {
 func (f *fleet) start(ctx context.Context) error {
 	f.cmd = exec.CommandContext(ctx, f.program, "serve", "--config", f.config)
 	f.cmd.Stderr = os.Stderr
+	var err error
+	if f.cmd.Env, err = service.Environment(); err != nil {
+		return err
+	}
 	if err := f.cmd.Start(); err != nil {
 		return err
 	}

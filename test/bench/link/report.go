@@ -69,7 +69,7 @@ func (b *bench) write() error {
 		}
 		fmt.Fprintf(&t, "| %s: %s | %.2f %s | %.2f %s | %s | %s |\n", g.Name, g.Goal, g.Value, g.Unit, g.Limit, g.Unit, ratio, map[bool]string{true: "yes", false: "no"}[g.Met])
 	}
-	t.WriteString("\n## What each link costs\n\nMemory is that of the server, in KB for one client; settled means that what can be given back was given back: a prototype is told to, and the control plane is left alone for a while.\n\n")
+	fmt.Fprintf(&t, "\n## What each link costs\n\nMemory is that of the server, in KB for one client; settled means that what can be given back was given back: a prototype is told to, and the control plane, which runs as its unit has it run, is left alone for %v.\n\n", b.rest)
 	t.WriteString("| | all dial at once: median, last | CPU of a handshake | connected | settled | settled after the pushes | peak, all |\n|---|---|---|---|---|---|---|\n")
 	for _, r := range b.rows {
 		fmt.Fprintf(&t, "| %s | %.1f s, %.1f s | %.2f ms | %.1f | %.1f | %.1f | %.0f MB |\n", r.name, middle(r.connected).Seconds(), slices.Max(r.connected).Seconds(), ms(r.handshake), r.connectedMemory/1e3, r.settled/1e3, r.pushed/1e3, float64(r.peak)/1e6)

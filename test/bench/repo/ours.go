@@ -20,7 +20,7 @@ import (
 	"github.com/meshctl/mesh/packaging"
 	"github.com/meshctl/mesh/repo"
 	"github.com/meshctl/mesh/repo/openpgp"
-	"github.com/meshctl/mesh/systemd"
+	"github.com/meshctl/mesh/test/bench/service"
 )
 
 // both is the format of a contender that publishes a deb and an rpm in one step.
@@ -32,22 +32,6 @@ type measured struct {
 	RSS     int64     `json:"rss"`
 }
 
-// serviceEnvironment is this process's, with what the unit of the control plane
-// sets: the measured process is to be the service.
-func serviceEnvironment() ([]string, error) {
-	unit, err := systemd.Files.ReadFile("units/" + systemd.ControlUnit)
-	if err != nil {
-		return nil, err
-	}
-	env := os.Environ()
-	for line := range strings.Lines(string(unit)) {
-		if set, ok := strings.CutPrefix(line, "Environment="); ok {
-			env = append(env, strings.TrimSpace(set))
-		}
-	}
-	return env, nil
-}
-
 // self runs this program as the process that is measured.
 func (b *bench) self(ctx context.Context, what string, files []string, args ...string) (measured, error) {
 	var m measured
@@ -56,7 +40,7 @@ func (b *bench) self(ctx context.Context, what string, files []string, args ...s
 		return m, err
 	}
 	cmd := exec.CommandContext(ctx, exe, append([]string{"-child", what}, args...)...)
-	if cmd.Env, err = serviceEnvironment(); err != nil {
+	if cmd.Env, err = service.Environment(); err != nil {
 		return m, err
 	}
 	cmd.Stdin = strings.NewReader(strings.Join(files, "\n"))
@@ -236,7 +220,7 @@ func (b *bench) uploadRSS(ctx context.Context) (int64, error) {
 		return 0, err
 	}
 	cmd := exec.CommandContext(ctx, exe, "-child", "serve", dir)
-	if cmd.Env, err = serviceEnvironment(); err != nil {
+	if cmd.Env, err = service.Environment(); err != nil {
 		return 0, err
 	}
 	cmd.Stderr = os.Stderr
