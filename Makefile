@@ -19,13 +19,17 @@ LDFLAGS := -s -w -linkmode external -extldflags "-static" \
 	-X github.com/meshctl/mesh/internal/version.Version=$(or $(VERSION),0.0.0-dev)
 TESTSUM = $(GO) run ./internal/tool/testsum
 
-# Packages whose tests boot machines; they run one at a time, after the others.
-# A package that cannot be loaded is listed all the same (-e) and then fails; a
+# Packages whose tests boot machines. They run after the others, two packages at
+# a time, each in a lab of its own. Most of the time such a test waits for a
+# machine, so more of them run at once than there are processors. A package that cannot be loaded is listed all the same (-e) and then fails; a
 # list that came out empty stops the run, or it would test nothing and pass.
 LAB_PACKAGES = $(or $(shell $(GO) list -e ./test/... | grep -E '/test/(lab|demo|bench)(/|$$)'),$(error no lab packages found))
 UNIT_PACKAGES = $(or $(filter-out $(LAB_PACKAGES),$(shell $(GO) list -e ./...)),$(error no packages found))
-# Packages with tests of crash points, which exist only under their build tag.
-FAULT_PACKAGES = $(sort $(dir $(shell grep -rl '^//go:build.*fault' --include='*_test.go' --exclude-dir=out . )))
+# Tests of crash points, and their packages. They exist only under their build
+# tag; the other tests of these packages were run without it.
+FAULT_FILES = $(or $(shell grep -rl '^//go:build fault' --include='*_test.go' --exclude-dir=out .),$(error no tests of crash points found))
+FAULT_PACKAGES = $(sort $(dir $(FAULT_FILES)))
+FAULT_TESTS = ^($(shell sed -nE '/TestMain/!s/^func (Test[A-Za-z0-9_]*).*/\1/p' $(FAULT_FILES) | paste -s -d '|'))$$
 
 .PHONY: help
 help: ## list what can be made
@@ -53,8 +57,8 @@ check: setup-check ## format, vet, staticcheck, shellcheck, layering, records, g
 test: setup ## every test, as root: unit, script, protocol and lab
 	@$(TESTSUM) -skips refuse \
 		-- $(GO) test -timeout 15m $(UNIT_PACKAGES) \
-		$(if $(FAULT_PACKAGES),-- $(GO) test -tags fault -timeout 15m $(FAULT_PACKAGES)) \
-		-- $(GO) test -count=1 -p 1 -timeout 40m $(LAB_PACKAGES)
+		-- $(GO) test -tags fault -run '$(FAULT_TESTS)' -timeout 15m $(FAULT_PACKAGES) \
+		-- $(GO) test -count=1 -p 2 -parallel 8 -timeout 40m $(LAB_PACKAGES)
 
 .PHONY: test-matrix
 test-matrix: setup ## what takes longer: every client and flavour; table, out/matrix.json, docs/matrix.md

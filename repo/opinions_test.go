@@ -1,5 +1,3 @@
-//go:build !fault
-
 package repo_test
 
 import (

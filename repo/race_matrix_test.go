@@ -1,4 +1,4 @@
-//go:build matrix && !fault
+//go:build matrix
 
 package repo_test
 

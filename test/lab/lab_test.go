@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-func TestMain(m *testing.M) { lab.Main(m) }
+func TestMain(m *testing.M) { lab.Main(m, "") }
 
 // host returns a host that is up, booted once for all tests that ask for it.
 func host(t *testing.T, name, flavour string) *lab.Host {
@@ -159,9 +159,11 @@ func TestAHostThatIsCutOffReachesNobodyUntilItIsReconnected(t *testing.T) {
 		out, _ := a.Run(ctx, "curl", "--silent", "--http0.9", "--max-time", "1", "http://"+lab.Gateway+":8077/")
 		return ping, strings.Contains(out.Stdout, "welcome")
 	}
-	if ping, tcp := reached(); !ping || !tcp {
-		t.Fatalf("before: ping %v, tcp %v; want both", ping, tcp)
+	both := func(context.Context) (bool, string, error) {
+		ping, tcp := reached()
+		return ping && tcp, fmt.Sprintf("ping %v, tcp %v", ping, tcp), nil
 	}
+	eventually(t, "both to be reached before", both)
 	if err := a.CutOff(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -171,9 +173,7 @@ func TestAHostThatIsCutOffReachesNobodyUntilItIsReconnected(t *testing.T) {
 	if err := a.Reconnect(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if ping, tcp := reached(); !ping || !tcp {
-		t.Errorf("reconnected: ping %v, tcp %v; want both", ping, tcp)
-	}
+	eventually(t, "both to be reached after the cable is plugged in", both)
 }
 
 func TestAHostHasNoRouteOutOfTheLab(t *testing.T) {

@@ -21,14 +21,17 @@ import (
 // anything but the cached roots.
 type place struct{ name string }
 
+// instanceVariable names the instance of the lab in the environment.
+const instanceVariable = "MESH_LAB_INSTANCE"
+
 // thePlace is the place that the environment names.
 func thePlace() (place, error) {
-	instance := os.Getenv("MESH_LAB_INSTANCE")
+	instance := os.Getenv(instanceVariable)
 	if instance == "" {
 		return place{"mesh-lab"}, nil
 	}
 	if !validName.MatchString(instance) {
-		return place{}, fmt.Errorf("MESH_LAB_INSTANCE %q is not a short lower-case name", instance)
+		return place{}, fmt.Errorf("%s %q is not a short lower-case name", instanceVariable, instance)
 	}
 	return place{"mesh-lab-" + instance}, nil
 }

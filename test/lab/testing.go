@@ -26,7 +26,17 @@ var shared struct {
 // Main runs a test binary that uses Shared. It closes the lab afterwards,
 // also when the run is interrupted, and prints what took how long. A binary
 // that is killed outright leaves things that the next Open cleans.
-func Main(m *testing.M) {
+//
+// The lab is the instance that is named, so that several such binaries can run
+// at once, unless the environment names one; then they wait for each other. An
+// empty name is the usual lab.
+func Main(m *testing.M, instance string) {
+	if os.Getenv(instanceVariable) == "" {
+		if err := os.Setenv(instanceVariable, instance); err != nil {
+			fmt.Fprintln(os.Stderr, "lab:", err)
+			os.Exit(1)
+		}
+	}
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM)
 	go func() {

@@ -19,7 +19,7 @@ import (
 	"github.com/meshctl/mesh/test/lab"
 )
 
-func TestMain(m *testing.M) { lab.Main(m) }
+func TestMain(m *testing.M) { lab.Main(m, "packages") }
 
 const (
 	driverPath = "/usr/local/bin/rows-driver"
