@@ -1,7 +1,6 @@
 package control
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -425,42 +424,6 @@ func (c *Control) MissingBlobs(ctx context.Context, sums []string) ([]string, er
 	}
 	missing, err := c.blobs.Missing(ctx, sums)
 	return missing, wrap(err, "look up blobs")
-}
-
-// IssueToken makes a token. Only its hash is kept.
-func (c *Control) IssueToken(ctx context.Context, caller Caller, req TokenRequest) (TokenIssued, error) {
-	if err := c.checkRequest(req); err != nil {
-		return TokenIssued{}, err
-	}
-	addresses := req.Addresses
-	if len(addresses) == 0 {
-		addresses = c.addresses
-	}
-	if len(addresses) == 0 {
-		return TokenIssued{}, mesh.Errorf(mesh.CodeInvalid, "the control plane does not know under which address machines reach it; set addresses in its configuration or give one with the request")
-	}
-	ttl := req.TTL
-	if ttl == 0 {
-		ttl = defaultTTL
-	}
-	token := mesh.Token{Addresses: addresses, Fingerprint: c.fingerprint}
-	if _, err := io.ReadFull(c.rand, token.Secret[:]); err != nil {
-		return TokenIssued{}, fmt.Errorf("make a secret: %w", err)
-	}
-	reading, err := c.readingFiles(ctx, mesh.SecretHash(token.SecretText()))
-	if err != nil {
-		return TokenIssued{}, fmt.Errorf("make a credential for the repository: %w", err)
-	}
-	now := c.now()
-	record := TokenRecord{Hash: mesh.SecretHash(token.SecretText()), Name: req.Name, Labels: req.Labels, Replaces: req.Replaces, Issued: now, Expires: now.Add(ttl)}
-	entry := caller.entry(now, "token issued", describeRequest(req, record))
-	if err := c.store.IssueToken(ctx, record, entry); err != nil {
-		return TokenIssued{}, fmt.Errorf("store token: %w", err)
-	}
-	if parsed, err := mesh.ParseToken(token.String()); err != nil || !bytes.Equal(parsed.Secret[:], token.Secret[:]) {
-		return TokenIssued{}, mesh.Errorf(mesh.CodeInvalid, "the token would not fit: give fewer or shorter addresses")
-	}
-	return TokenIssued{Token: token.String(), Expires: record.Expires, RepositoryURL: c.repositoryURL, Reading: reading}, nil
 }
 
 // RecordRepository notes a change of the package repository. It was made, so it

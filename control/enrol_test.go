@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -243,6 +244,55 @@ func TestTheRecoveryCopyOfAMachineThatNeverConnectedIsHandedOverToo(t *testing.T
 	}
 }
 
+// Shows: M24
+func TestATokenThatIsRevokedOpensNothingAndOneThatWasUsedIsNotTakenBack(t *testing.T) {
+	p := newPlane(t)
+	ctx := context.Background()
+	leaked := p.token(control.TokenRequest{Name: "web-1", Labels: map[string]string{"role": "web"}})
+	used := p.token(control.TokenRequest{Name: "web-2"})
+	if _, err := machine(p, "web-2").enrolWith(used); err != nil {
+		t.Fatal(err)
+	}
+	short := p.token(control.TokenRequest{TTL: time.Second})
+	p.later(time.Minute)
+	id := func(hash string) string { return control.TokenRecord{Hash: hash}.ID() }
+	states := func(all bool) map[string]control.TokenState {
+		t.Helper()
+		views, err := p.Tokens(ctx, all)
+		if err != nil {
+			t.Fatal(err)
+		}
+		states := map[string]control.TokenState{}
+		for _, v := range views {
+			states[v.ID] = v.State
+		}
+		return states
+	}
+	if got, want := states(true), map[string]control.TokenState{id(leaked): control.TokenOpen, id(used): control.TokenUsed, id(short): control.TokenExpired}; !maps.Equal(got, want) {
+		t.Errorf("all tokens are %v, want %v", got, want)
+	}
+	if got, want := states(false), map[string]control.TokenState{id(leaked): control.TokenOpen}; !maps.Equal(got, want) {
+		t.Errorf("the tokens that can be used are %v, want %v", got, want)
+	}
+
+	if err := p.RevokeToken(ctx, root, id(leaked)); err != nil {
+		t.Fatal(err)
+	}
+	p.restart()
+	_, err := machine(p, "thief").enrolWith(leaked)
+	wantCode(t, "an enrolment with a token that was revoked", err, mesh.CodeDenied)
+	wantCode(t, "a look at a token that was revoked", p.CheckToken(ctx, leaked), mesh.CodeDenied)
+	wantCode(t, "revoking it again", p.RevokeToken(ctx, root, id(leaked)), mesh.CodeNotFound)
+	wantCode(t, "revoking one that was used", p.RevokeToken(ctx, root, id(used)), mesh.CodeConflict, "web-2", "node revoke")
+	for _, none := range []string{"", id(used)[:11], id(used) + "0", "no token at all"} {
+		wantCode(t, "revoking "+none, p.RevokeToken(ctx, root, none), mesh.CodeNotFound)
+	}
+	audit, err := p.Audit(ctx, 1)
+	if err != nil || len(audit) != 1 || audit[0].What != "token revoked" || audit[0].Detail != id(leaked) {
+		t.Errorf("the audit log ends with %+v, %v", audit, err)
+	}
+}
+
 // Shows: M28
 func TestReplacingIsDecidedWhenTheTokenIsIssued(t *testing.T) {
 	p := newPlane(t)
@@ -334,6 +384,11 @@ func TestARequestForATokenIsCheckedWhole(t *testing.T) {
 		Name: "Web 1", TTL: 365 * 24 * time.Hour, Labels: map[string]string{"1x": "a", "role": "a\nb"}, Addresses: []string{"nowhere"},
 	})
 	wantCode(t, "a wrong request", err, mesh.CodeInvalid, "name:", "ttl:", `"1x"`, `"role"`, "addresses[0]")
+	_, err = p.IssueToken(context.Background(), root, control.TokenRequest{Addresses: []string{strings.Repeat("x", 3000) + ":7022"}})
+	wantCode(t, "an address that makes the token too long", err, mesh.CodeInvalid, "shorter addresses")
+	if all, err := p.Tokens(context.Background(), true); err != nil || len(all) != 0 {
+		t.Errorf("requests that were refused left the tokens %+v, %v", all, err)
+	}
 }
 
 // Shows: M28

@@ -131,6 +131,12 @@ func TestATokenReadsUntilItExpiresOrItsMachineLeaves(t *testing.T) {
 	}
 	unused, _ := issue()
 	used, hash := issue()
+	leaked, leakedHash := issue()
+	wantReads(t, p, leaked, true, "with a fresh token")
+	if err := p.RevokeToken(context.Background(), root, control.TokenRecord{Hash: leakedHash}.ID()); err != nil {
+		t.Fatal(err)
+	}
+	wantReads(t, p, leaked, false, "with a token that was revoked")
 	wantReads(t, p, unused, true, "with a fresh token")
 	if _, err := aptMachine(p, "web-1").enrolWith(hash); err != nil {
 		t.Fatal(err)

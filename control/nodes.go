@@ -41,7 +41,7 @@ func (n *node) progressTo(target mesh.Generation) (state mesh.GenerationState, d
 
 func (n *node) view(bad []mesh.Result) NodeView {
 	v := NodeView{
-		Node: n.Name, State: n.stateNow(), Declared: n.Declared, Held: n.Held, Applied: n.Applied,
+		Node: n.Name, State: n.stateNow(), Labels: n.Labels, Declared: n.Declared, Held: n.Held, Applied: n.Applied,
 		Failed: n.failures(bad), LastContact: n.contact, Eligible: n.Briefing.Eligible(),
 	}
 	member := n.State == mesh.NodeEnrolled
@@ -137,7 +137,7 @@ func (c *Control) Node(ctx context.Context, name string) (NodeDetail, error) {
 	}
 	bad := slices.DeleteFunc(slices.Clone(results), func(r mesh.Result) bool { return !r.Status.Bad() })
 	return NodeDetail{
-		NodeView: n.view(bad), Labels: n.Labels, Key: keyFingerprint(n.key), HostVersion: n.HostVersion, Enrolled: n.Enrolled, Host: inventory.Host,
+		NodeView: n.view(bad), Key: keyFingerprint(n.key), HostVersion: n.HostVersion, Enrolled: n.Enrolled, Host: inventory.Host,
 		Profile: n.Profile, Briefing: n.Briefing, Results: results, Owned: ids[name], Kept: n.Kept, Events: events, Drift: n.Drift,
 		LedgerAgrees: n.beat.Ledger != "" && n.beat.Ledger == mesh.LedgerDigest(results),
 	}, nil

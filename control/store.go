@@ -63,6 +63,15 @@ type NodeStore interface {
 	// Token returns ErrNotFound when no token has the hash.
 	Token(ctx context.Context, hash string) (TokenRecord, error)
 
+	// TokenNamed returns a token whose hash begins with prefix; ErrNotFound when
+	// there is none.
+	TokenNamed(ctx context.Context, prefix string) (TokenRecord, error)
+	// Tokens returns the newest tokens first, at most limit.
+	Tokens(ctx context.Context, limit int) ([]TokenRecord, error)
+	// RevokeToken forgets a token that nobody used; ErrNotFound when there is none
+	// with the hash, or it was used.
+	RevokeToken(ctx context.Context, hash string, entry AuditEntry) error
+
 	// Enrol stores an enrolment whole.
 	Enrol(ctx context.Context, tx EnrolTx) error
 	// Leave ends a node and its identities.

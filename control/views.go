@@ -72,13 +72,44 @@ type TokenRequest struct {
 
 // TokenIssued is the answer; Token is shown once and not stored.
 type TokenIssued struct {
-	Token   string    `json:"token"`
+	Token string `json:"token"`
+	// ID names the token where it is listed and revoked. It is no secret.
+	ID      string    `json:"id"`
 	Expires time.Time `json:"expires"`
 	// RepositoryURL is where the machine finds the mesh's repository.
 	RepositoryURL string `json:"repository_url"`
 	// Reading holds, by package manager, the files with which the machine reads
 	// the repository until it is a node. Empty: the repository is open.
 	Reading map[string][]ReadingFile `json:"reading,omitempty"`
+}
+
+// TokenState says what can become of a token.
+type TokenState string
+
+// The states of a token.
+const (
+	// TokenOpen: a machine can enrol with it.
+	TokenOpen TokenState = "open"
+	// TokenUsed: a machine has.
+	TokenUsed TokenState = "used"
+	// TokenExpired: nobody has in time.
+	TokenExpired TokenState = "expired"
+)
+
+// TokenView is a token without its secret.
+type TokenView struct {
+	ID    string     `json:"id"`
+	State TokenState `json:"state"`
+	// Name that the node gets. Empty: its host name, or that of the node that it
+	// replaces.
+	Name     string            `json:"name,omitempty"`
+	Replaces string            `json:"replaces,omitempty"`
+	Labels   map[string]string `json:"labels,omitempty"`
+	Issued   time.Time         `json:"issued"`
+	Expires  time.Time         `json:"expires"`
+	// Used is when a machine enrolled with it, Node as what. Nil: none has.
+	Used *time.Time `json:"used,omitempty"`
+	Node string     `json:"node,omitempty"`
 }
 
 // Declared is the answer to a write of a named declaration.
@@ -123,8 +154,9 @@ type Progress struct {
 
 // NodeView is one row of the list of nodes.
 type NodeView struct {
-	Node  string         `json:"node"`
-	State mesh.NodeState `json:"state"`
+	Node   string            `json:"node"`
+	State  mesh.NodeState    `json:"state"`
+	Labels map[string]string `json:"labels,omitempty"`
 	// Declared is the newest generation written for the node; Applied the newest
 	// that it applied whole. Zero: none.
 	Declared    mesh.Generation `json:"declared"`
@@ -201,9 +233,8 @@ type FailedView struct {
 // NodeDetail is everything that is known of a node.
 type NodeDetail struct {
 	NodeView
-	Labels      map[string]string `json:"labels,omitempty"`
-	Key         string            `json:"key"`
-	HostVersion string            `json:"host_version"`
+	Key         string `json:"key"`
+	HostVersion string `json:"host_version"`
 	// Host says how the host stands with its own version: whether a release that
 	// does not run there would be undone, and how the last upgrade ended. Nil:
 	// the host says nothing of it.

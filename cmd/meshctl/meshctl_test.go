@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -361,6 +362,90 @@ func TestTokenIssueGivesCommandsThatPipeNothingIntoAShell(t *testing.T) {
 	}
 }
 
+// Shows: M24
+func TestATokenIsListedAndRevokedWithoutItsSecret(t *testing.T) {
+	d := newDesk(t)
+	want(t, d.run(t, "token", "list"), 0, "0 tokens\n")
+	issued := d.run(t, "token", "issue", "--name", "web-1", "--label", "role=web")
+	token, _, _ := strings.Cut(issued.stdout, "\n")
+	d.run(t, "token", "issue")
+
+	listed := d.run(t, "token", "list")
+	lines := strings.Split(strings.TrimSpace(listed.stdout), "\n")
+	if listed.code != 0 || len(lines) != 3 || !strings.Contains(lines[1], "any host name") || !strings.Contains(lines[2], "web-1") || !strings.Contains(lines[2], "role=web") {
+		t.Fatalf("exit code %d (%v), list:\n%s", listed.code, listed.err, listed.stdout)
+	}
+	id, _, _ := strings.Cut(lines[2], " ")
+	if !strings.Contains(issued.stderr, "meshctl token revoke "+id+"`") {
+		t.Errorf("when it was issued nothing said that its id is %s: %s", id, issued.stderr)
+	}
+	if strings.Contains(listed.stdout, token) {
+		t.Errorf("the list holds the token:\n%s", listed.stdout)
+	}
+	want(t, d.run(t, "token", "revoke", token), 0, "no machine can join with the token "+id+" any more\n")
+	if got := d.run(t, "token", "revoke", id); got.code != 1 || !strings.Contains(got.err.Error(), id) {
+		t.Errorf("revoked once more: exit code %d, %v; want 1 and the id", got.code, got.err)
+	}
+	other, _, _ := strings.Cut(lines[1], " ")
+	want(t, d.run(t, "token", "revoke", other), 0, "no machine can join with the token "+other+" any more\n")
+	want(t, d.run(t, "token", "list"), 0, "0 tokens\n")
+}
+
+// Shows: M9
+func TestNodesAreListedByNameLabelAndWhatTheyLack(t *testing.T) {
+	d := newDesk(t)
+	node := func(name, site string, undelivered, delivered, failed int) control.NodeView {
+		return control.NodeView{Node: name, State: mesh.NodeEnrolled, Labels: map[string]string{"site": site}, Declared: 1, Eligible: true,
+			Outstanding: control.OutstandingView{Undelivered: undelivered, Delivered: delivered}, Failed: make([]control.FailedView, failed)}
+	}
+	d.operator.NodeViews = []control.NodeView{
+		node("db-1", "ams", 0, 0, 0), node("web-1", "ams", 1, 0, 0), node("web-2", "fra", 0, 1, 2), node("web-3", "fra", 0, 0, 1),
+	}
+	for _, c := range []struct {
+		args []string
+		want []string
+	}{
+		{nil, []string{"db-1", "web-1", "web-2", "web-3"}},
+		{[]string{"--failed"}, []string{"web-2", "web-3"}},
+		{[]string{"--outstanding"}, []string{"web-1", "web-2"}},
+		{[]string{"--outstanding", "--failed"}, []string{"web-1", "web-2", "web-3"}},
+		{[]string{"web-*"}, []string{"web-1", "web-2", "web-3"}},
+		{[]string{"web-[13]", "db-1"}, []string{"db-1", "web-1", "web-3"}},
+		{[]string{"--label", "site=fra"}, []string{"web-2", "web-3"}},
+		{[]string{"--label", "site=fra", "--label", "role=web"}, nil},
+		{[]string{"--failed", "--label", "site=ams"}, nil},
+		{[]string{"--outstanding", "--label", "site=fra", "web-*"}, []string{"web-2"}},
+	} {
+		got := d.run(t, append([]string{"nodes", "-o", "json"}, c.args...)...)
+		var rows []struct{ Node string }
+		if err := json.Unmarshal([]byte(got.stdout), &rows); err != nil || got.code != 0 {
+			t.Fatalf("%v: exit code %d (%v), %q", c.args, got.code, got.err, got.stdout)
+		}
+		var names []string
+		for _, row := range rows {
+			names = append(names, row.Node)
+		}
+		if !slices.Equal(names, c.want) {
+			t.Errorf("%v lists %v, want %v", c.args, names, c.want)
+		}
+		text := d.run(t, append([]string{"nodes"}, c.args...)...)
+		if last := "0 of 4 nodes\n"; len(c.want) == 0 && text.stdout != last {
+			t.Errorf("%v prints %q, want %q", c.args, text.stdout, last)
+		}
+		for _, n := range d.operator.NodeViews {
+			if strings.Contains(text.stdout, n.Node) != slices.Contains(c.want, n.Node) {
+				t.Errorf("%v prints, where %v are meant:\n%s", c.args, c.want, text.stdout)
+			}
+		}
+	}
+	if got := d.run(t, "nodes", "web-1", "web-7", "mail-*"); got.code != 1 || !strings.Contains(got.err.Error(), `"web-7"`) || !strings.Contains(got.err.Error(), `"mail-*"`) || got.stdout != "" {
+		t.Errorf("names that no node has: exit code %d, %v, %q; want 1, both names, and no list that could be taken for the answer", got.code, got.err, got.stdout)
+	}
+	if got := d.run(t, "nodes", "web-["); got.code != 2 {
+		t.Errorf("a pattern that is none: exit code %d, %v; want 2", got.code, got.err)
+	}
+}
+
 func TestPublishSaysWhatBecameOfEachFileAndMayRunTwice(t *testing.T) {
 	d := newDesk(t)
 	dir := t.TempDir()
@@ -397,8 +482,7 @@ func TestALongUploadSaysHowFarItIs(t *testing.T) {
 func TestNodeShowGivesReasonsAndTheToolsLastLines(t *testing.T) {
 	d := newDesk(t)
 	d.operator.Details = map[string]control.NodeDetail{"web-9": {
-		NodeView:    control.NodeView{Node: "web-9", State: mesh.NodeEnrolled, Declared: 2, Held: 2, Applied: 1, Failed: []control.FailedView{{}}, LastContact: noon, Eligible: false},
-		Labels:      map[string]string{"role": "web", "dc": "a"},
+		NodeView:    control.NodeView{Node: "web-9", State: mesh.NodeEnrolled, Labels: map[string]string{"role": "web", "dc": "a"}, Declared: 2, Held: 2, Applied: 1, Failed: []control.FailedView{{}}, LastContact: noon, Eligible: false},
 		HostVersion: "1.0-1",
 		Profile:     mesh.Profile{OS: mesh.OS{Name: "Debian GNU/Linux 12"}, Arch: "amd64", Systemd: 252, PackageManager: "apt"},
 		Briefing:    mesh.Briefing{Lines: []mesh.Line{{Check: "clock", Outcome: mesh.OutcomeFail, Detail: "two days behind"}}},
@@ -428,7 +512,7 @@ func TestNodeShowGivesReasonsAndTheToolsLastLines(t *testing.T) {
 func TestAWrongCommandLineIsToldFromARefusal(t *testing.T) {
 	d := newDesk(t)
 	for _, args := range [][]string{
-		{}, {"token"}, {"frobnicate"}, {"token", "isue"}, {"nodes", "--wat"}, {"nodes", "extra"}, {"declare"},
+		{}, {"token"}, {"frobnicate"}, {"token", "isue"}, {"nodes", "--wat"}, {"nodes", "web-["}, {"version", "extra"}, {"declare"},
 		{"nodes", "-o", "xml"}, {"token", "issue", "--label", "x"}, {"token", "issue", "--ttl", "-1h"},
 		{"declare", "--wait", "0", "--fail-on-failed", "x"}, {"declare", "--wait", "soon", "x"}, {"help", "nonsense"}, {"audit", "--limit", "0"},
 	} {

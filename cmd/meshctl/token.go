@@ -17,9 +17,9 @@ import (
 func newTokenCommand(d deps) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
-		Short: "Hand out tokens, with which machines join",
+		Short: "Hand out tokens, with which machines join, list and revoke them",
 	}
-	cmd.AddCommand(newTokenIssueCommand(d))
+	cmd.AddCommand(newTokenIssueCommand(d), newTokenListCommand(d), newTokenRevokeCommand(d))
 	return cmd
 }
 
@@ -74,6 +74,90 @@ identity is revoked in the same step in which the new one is stored.`,
 	return cmd
 }
 
+func newTokenListCommand(d deps) *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the tokens with which a machine can still join",
+		Long: `Lists the tokens that nobody has used and that have not expired, newest first.
+The secret of a token is not known any more; its id names it here and for
+meshctl token revoke, and opens nothing.
+
+With --all those are listed too that were used, with the node that joined, and
+those that expired, as far as they are kept.`,
+		Example: `  meshctl token list
+  meshctl token list --all`,
+		Args: cobra.NoArgs,
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "list also what was used or has expired")
+	form := cli.OutputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		f, err := form()
+		if err != nil {
+			return err
+		}
+		tokens, err := d.client(cmd).Tokens(cmd.Context(), all)
+		if err != nil {
+			return err
+		}
+		if f == cli.FormatJSON {
+			return printJSON(d.stdout, tokens)
+		}
+		if len(tokens) == 0 {
+			_, err := fmt.Fprintln(d.stdout, "0 tokens")
+			return err
+		}
+		rows := make([][]string, len(tokens))
+		for i, t := range tokens {
+			rows[i] = []string{t.ID, tokenState(t), tokenFor(t), orDash(labelText(t.Labels)), stamp(t.Issued), stamp(t.Expires)}
+		}
+		return table(d.stdout, "ID|STATE|FOR|LABELS|ISSUED|EXPIRES", rows)
+	}
+	return cmd
+}
+
+func tokenState(t control.TokenView) string {
+	if t.State == control.TokenUsed {
+		return "used by " + t.Node
+	}
+	return string(t.State)
+}
+
+func tokenFor(t control.TokenView) string {
+	switch {
+	case t.Replaces != "":
+		return "the place of " + t.Replaces
+	case t.Name != "":
+		return t.Name
+	}
+	return "any host name"
+}
+
+func newTokenRevokeCommand(d deps) *cobra.Command {
+	return &cobra.Command{
+		Use:   "revoke ID|TOKEN",
+		Short: "End a token that nobody has used",
+		Long: `Ends a token: no machine can join with it from then on. It is named by its id,
+which meshctl token issue and meshctl token list show, or by the token itself,
+whose secret is not sent.
+
+A token that was used ended with that. Its node is ended by meshctl node revoke.`,
+		Example: `  meshctl token revoke 1f0a55c2d9e3`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id := args[0]
+			if token, err := mesh.ParseToken(id); err == nil {
+				id = control.TokenRecord{Hash: mesh.SecretHash(token.SecretText())}.ID()
+			}
+			if err := d.client(cmd).RevokeToken(cmd.Context(), id); err != nil {
+				return err
+			}
+			fmt.Fprintf(d.stdout, "no machine can join with the token %s any more\n", clean(id))
+			return nil
+		},
+	}
+}
+
 func parseLabels(cmd *cobra.Command, list []string) (map[string]string, error) {
 	if len(list) == 0 {
 		return nil, nil
@@ -93,7 +177,7 @@ func parseLabels(cmd *cobra.Command, list []string) (map[string]string, error) {
 }
 
 func printToken(stdout, stderr io.Writer, t api.TokenAnswer) error {
-	fmt.Fprintf(stderr, "This token is shown once, can be used once, and ends at %s.\n", stamp(t.Expires))
+	fmt.Fprintf(stderr, "This token is shown once, can be used once, and ends at %s, or before with `meshctl token revoke %s`.\n", stamp(t.Expires), clean(t.ID))
 	if _, err := fmt.Fprintf(stdout, "%s\n", clean(t.Token)); err != nil {
 		return fmt.Errorf("print the token: %w", err)
 	}

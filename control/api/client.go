@@ -91,6 +91,20 @@ func (c *Client) IssueToken(ctx context.Context, req control.TokenRequest) (Toke
 	return ask[TokenAnswer](ctx, c, http.MethodPost, "/v1/tokens", req)
 }
 
+// Tokens lists the tokens that can still be used, or all, newest first.
+func (c *Client) Tokens(ctx context.Context, all bool) ([]control.TokenView, error) {
+	path := "/v1/tokens"
+	if all {
+		path += "?all=1"
+	}
+	return ask[[]control.TokenView](ctx, c, http.MethodGet, path, nil)
+}
+
+// RevokeToken ends a token that nobody used.
+func (c *Client) RevokeToken(ctx context.Context, id string) error {
+	return c.call(ctx, http.MethodDelete, "/v1/tokens/"+url.PathEscape(id), nil, nil)
+}
+
 // Declare writes a named declaration. Blobs are uploaded before.
 func (c *Client) Declare(ctx context.Context, doc mesh.Document) (control.Declared, error) {
 	return ask[control.Declared](ctx, c, http.MethodPut, "/v1/declarations/"+url.PathEscape(doc.Declaration), doc)

@@ -38,6 +38,19 @@ func (s *Server) issueToken(r *http.Request, by control.Caller) (any, error) {
 	return answer, nil
 }
 
+func (s *Server) tokens(r *http.Request, _ control.Caller) (any, error) {
+	all, err := yes(r, "all")
+	if err != nil {
+		return nil, err
+	}
+	views, err := s.cfg.Operator.Tokens(r.Context(), all)
+	return list(views), err
+}
+
+func (s *Server) revokeToken(r *http.Request, by control.Caller) (any, error) {
+	return nil, s.cfg.Operator.RevokeToken(r.Context(), by, r.PathValue("id"))
+}
+
 func (s *Server) declarations(r *http.Request, _ control.Caller) (any, error) {
 	views, err := s.cfg.Operator.Declarations(r.Context())
 	return list(views), err
@@ -59,14 +72,14 @@ func (s *Server) declare(r *http.Request, by control.Caller) (any, error) {
 	if name := r.PathValue("name"); doc.Declaration != name {
 		return nil, mesh.Errorf(mesh.CodeInvalid, "the document is named %q and the request %q; nothing was written", doc.Declaration, name)
 	}
-	switch anew := r.URL.Query().Get("anew"); anew {
-	case "":
-		return s.cfg.Operator.Declare(r.Context(), by, doc)
-	case "1":
+	anew, err := yes(r, "anew")
+	switch {
+	case err != nil:
+		return nil, err
+	case anew:
 		return s.cfg.Operator.DeclareAnew(r.Context(), by, doc)
-	default:
-		return nil, mesh.Errorf(mesh.CodeInvalid, "anew=%q is not 1; nothing was written", anew)
 	}
+	return s.cfg.Operator.Declare(r.Context(), by, doc)
 }
 
 func (s *Server) removeDeclaration(r *http.Request, by control.Caller) (any, error) {

@@ -17,6 +17,11 @@ import (
 type Operator interface {
 	// IssueToken makes a token; the answer is the only place that holds it.
 	IssueToken(ctx context.Context, by control.Caller, req control.TokenRequest) (control.TokenIssued, error)
+	// Tokens lists the newest tokens first, without their secrets: those that can
+	// still be used, or all.
+	Tokens(ctx context.Context, all bool) ([]control.TokenView, error)
+	// RevokeToken ends a token that nobody used.
+	RevokeToken(ctx context.Context, by control.Caller, id string) error
 	// Declare writes a named declaration whole, or refuses it whole. Every blob
 	// that it names has been given to PutBlob before.
 	Declare(ctx context.Context, by control.Caller, doc mesh.Document) (control.Declared, error)

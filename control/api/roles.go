@@ -7,6 +7,8 @@ import "github.com/meshctl/mesh/control"
 var needed = map[string]control.Role{
 	"GET /v1/health":                       control.RoleReader,
 	"POST /v1/tokens":                      control.RoleAdmin,
+	"GET /v1/tokens":                       control.RoleReader,
+	"DELETE /v1/tokens/{id}":               control.RoleAdmin,
 	"GET /v1/declarations":                 control.RoleReader,
 	"GET /v1/declarations/{name}":          control.RoleReader,
 	"PUT /v1/declarations/{name}":          control.RolePublisher,

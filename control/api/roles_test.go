@@ -47,6 +47,7 @@ func TestEveryCallIsAnsweredToTheRolesThatItNeedsAndToNoOther(t *testing.T) {
 		"GET /v1/nodes": "reader", "GET /v1/nodes/{name}": "reader",
 		"PUT /v1/declarations/{name}": "publisher", "DELETE /v1/declarations/{name}": "publisher",
 		"POST /v1/blobs/missing": "publisher", "PUT /v1/blobs/{sha256}": "publisher", "POST /v1/packages": "publisher",
+		"GET /v1/tokens": "reader", "DELETE /v1/tokens/{id}": "admin",
 		"POST /v1/tokens": "admin", "POST /v1/nodes/{name}/revoke": "admin",
 		"POST /v1/operators": "admin", "DELETE /v1/operators/{name}": "admin",
 		"GET /v1/suites":                      "reader",

@@ -67,6 +67,8 @@ func New(cfg Config) *Server {
 	s := &Server{cfg: cfg, mux: http.NewServeMux()}
 	s.route("GET /v1/health", s.health)
 	s.route("POST /v1/tokens", s.issueToken)
+	s.route("GET /v1/tokens", s.tokens)
+	s.route("DELETE /v1/tokens/{id}", s.revokeToken)
 	s.route("GET /v1/declarations", s.declarations)
 	s.route("GET /v1/declarations/{name}", s.declaration)
 	s.route("PUT /v1/declarations/{name}", s.declare)
@@ -224,4 +226,16 @@ func number(r *http.Request, key string) (int64, error) {
 		return 0, mesh.Errorf(mesh.CodeInvalid, "%s=%q is not a whole number", key, text)
 	}
 	return n, nil
+}
+
+// yes reads whether something is asked for in the query; absent: it is not.
+func yes(r *http.Request, key string) (bool, error) {
+	switch text := r.URL.Query().Get(key); text {
+	case "":
+		return false, nil
+	case "1":
+		return true, nil
+	default:
+		return false, mesh.Errorf(mesh.CodeInvalid, "%s=%q is not 1; nothing was done", key, text)
+	}
 }

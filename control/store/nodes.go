@@ -99,16 +99,52 @@ func (s *Store) IssueToken(ctx context.Context, t control.TokenRecord, entry con
 
 // Token returns control.ErrNotFound when no token has the hash.
 func (s *Store) Token(ctx context.Context, hash string) (control.TokenRecord, error) {
-	t := control.TokenRecord{Hash: hash}
-	err := s.db.QueryRowContext(ctx, `SELECT name, labels, replaces, issued_at, expires_at, used_at, used_by, node FROM tokens WHERE hash = ?`, hash).
-		Scan(&t.Name, asJSON(&t.Labels), &t.Replaces, into(&t.Issued), into(&t.Expires), into(&t.Used), &t.UsedBy, &t.Node)
-	if errors.Is(err, sql.ErrNoRows) {
+	return s.oneToken(ctx, `WHERE hash = ?`, hash)
+}
+
+// TokenNamed returns control.ErrNotFound when no token's hash begins so.
+func (s *Store) TokenNamed(ctx context.Context, prefix string) (control.TokenRecord, error) {
+	return s.oneToken(ctx, `WHERE substr(hash, 1, length(?1)) = ?1 ORDER BY hash LIMIT 1`, prefix)
+}
+
+func (s *Store) oneToken(ctx context.Context, where string, args ...any) (control.TokenRecord, error) {
+	tokens, err := s.tokens(ctx, where, args...)
+	if err != nil {
+		return control.TokenRecord{}, err
+	}
+	if len(tokens) == 0 {
 		return control.TokenRecord{}, control.ErrNotFound
 	}
+	return tokens[0], nil
+}
+
+// Tokens returns the newest tokens first, at most limit.
+func (s *Store) Tokens(ctx context.Context, limit int) ([]control.TokenRecord, error) {
+	return s.tokens(ctx, `ORDER BY issued_at DESC, hash LIMIT ?`, limit)
+}
+
+func (s *Store) tokens(ctx context.Context, where string, args ...any) ([]control.TokenRecord, error) {
+	rows, err := s.db.QueryContext(ctx, `SELECT hash, name, labels, replaces, issued_at, expires_at, used_at, used_by, node FROM tokens `+where, args...)
 	if err != nil {
-		return control.TokenRecord{}, fmt.Errorf("query token: %w", err)
+		return nil, fmt.Errorf("query tokens: %w", err)
 	}
-	return t, nil
+	return collect(rows, func(t *control.TokenRecord) []any {
+		return []any{&t.Hash, &t.Name, asJSON(&t.Labels), &t.Replaces, into(&t.Issued), into(&t.Expires), into(&t.Used), &t.UsedBy, &t.Node}
+	})
+}
+
+// RevokeToken forgets a token that nobody used.
+func (s *Store) RevokeToken(ctx context.Context, hash string, entry control.AuditEntry) error {
+	return s.write(ctx, func(w *writer) error {
+		gone, err := w.result(`DELETE FROM tokens WHERE hash = ? AND used_at = 0`, hash)
+		if err != nil {
+			return fmt.Errorf("delete token: %w", err)
+		}
+		if n, err := gone.RowsAffected(); err != nil || n != 1 {
+			return errors.Join(fmt.Errorf("delete token: %w", control.ErrNotFound), err)
+		}
+		return w.audit(entry)
+	})
 }
 
 // Enrol stores an enrolment whole.

@@ -46,7 +46,8 @@ type Operator struct {
 	revisions map[string][]control.DeclarationView
 	blobs     map[string][]byte
 	audit     []control.AuditEntry
-	tokens    int
+	issued    int
+	tokens    []control.TokenView
 	operators []control.OperatorView
 }
 
@@ -61,18 +62,45 @@ func (o *Operator) IssueToken(_ context.Context, by control.Caller, req control.
 	if o.Refuse != nil {
 		return control.TokenIssued{}, o.Refuse
 	}
-	o.tokens++
+	o.issued++
 	t := mesh.Token{Addresses: []string{"192.0.2.1:7022"}}
 	if len(req.Addresses) > 0 {
 		t.Addresses = req.Addresses
 	}
-	t.Secret[0] = byte(o.tokens)
+	t.Secret[0] = byte(o.issued)
 	o.record(by, "token issued", req.Name)
 	ttl := req.TTL
 	if ttl == 0 {
 		ttl = time.Hour
 	}
-	return control.TokenIssued{Token: t.String(), Expires: o.At.Add(ttl), RepositoryURL: "http://192.0.2.1:7080"}, nil
+	id := control.TokenRecord{Hash: mesh.SecretHash(t.SecretText())}.ID()
+	o.tokens = append(o.tokens, control.TokenView{ID: id, State: control.TokenOpen, Name: req.Name, Labels: req.Labels, Issued: o.At, Expires: o.At.Add(ttl)})
+	return control.TokenIssued{Token: t.String(), ID: id, Expires: o.At.Add(ttl), RepositoryURL: "http://192.0.2.1:7080"}, nil
+}
+
+// Tokens lists what was issued and not revoked.
+func (o *Operator) Tokens(context.Context, bool) ([]control.TokenView, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	newest := slices.Clone(o.tokens)
+	slices.Reverse(newest)
+	return newest, nil
+}
+
+// RevokeToken forgets a token that was issued.
+func (o *Operator) RevokeToken(_ context.Context, by control.Caller, id string) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	at := slices.IndexFunc(o.tokens, func(v control.TokenView) bool { return v.ID == id })
+	switch {
+	case o.Refuse != nil:
+		return o.Refuse
+	case at < 0:
+		return missing("token", id)
+	}
+	o.tokens = slices.Delete(o.tokens, at, at+1)
+	o.record(by, "token revoked", id)
+	return nil
 }
 
 // Declare keeps a revision when it differs from the newest.

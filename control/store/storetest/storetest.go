@@ -39,6 +39,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 	}{
 		{"an enrolment is stored whole and survives", enrolmentIsWhole},
 		{"a token is used once and an enrolment that fails leaves nothing", tokenIsUsedOnce},
+		{"tokens are listed, and one that nobody used is revoked", tokensAreRevoked},
 		{"re-enrolment revokes the former identity and forgets what the former machine said", reEnrolment},
 		{"every revision is kept", revisionsAreKept},
 		{"a revision is written once", revisionIsWrittenOnce},
@@ -203,6 +204,42 @@ func tokenIsUsedOnce(t *testing.T, s control.Store, reopen func() control.Store)
 	if len(nodes) != 1 || len(identities) != 1 || !unused.Used.IsZero() {
 		t.Errorf("after two enrolments that failed there are %d nodes, %d keys, and the token was used at %v", len(nodes), len(identities), unused.Used)
 	}
+}
+
+func tokensAreRevoked(t *testing.T, s control.Store, reopen func() control.Store) {
+	enrol(t, s, "web-1")
+	later := control.TokenRecord{Hash: "later", Labels: map[string]string{"role": "web"}, Issued: start.Add(time.Minute), Expires: start.Add(time.Hour)}
+	must(t, s.IssueToken(t.Context(), later, entry("token issued")))
+	used, err := s.Token(t.Context(), "hash-web-1")
+	must(t, err)
+	all, err := s.Tokens(t.Context(), 10)
+	must(t, err)
+	equal(t, "tokens", all, []control.TokenRecord{later, used})
+	newest, err := s.Tokens(t.Context(), 1)
+	must(t, err)
+	equal(t, "the newest token", newest, []control.TokenRecord{later})
+	named, err := s.TokenNamed(t.Context(), "hash-w")
+	must(t, err)
+	equal(t, "the token by its prefix", named, used)
+	for _, none := range []string{"hash-w%", "ash-w", "hash-web-10"} {
+		if named, err := s.TokenNamed(t.Context(), none); !errors.Is(err, control.ErrNotFound) {
+			t.Errorf("the prefix %q gave %+v, %v", none, named, err)
+		}
+	}
+
+	must(t, s.RevokeToken(t.Context(), "later", entry("token revoked")))
+	for _, hash := range []string{"later", "hash-web-1", "none"} {
+		if err := s.RevokeToken(t.Context(), hash, entry("again")); !errors.Is(err, control.ErrNotFound) {
+			t.Errorf("revoking %s gave %v", hash, err)
+		}
+	}
+	s = reopen()
+	all, err = s.Tokens(t.Context(), 10)
+	must(t, err)
+	equal(t, "tokens", all, []control.TokenRecord{used})
+	log, err := s.Audit(t.Context(), 1)
+	must(t, err)
+	equal(t, "audit", log, []control.AuditEntry{entry("token revoked")})
 }
 
 func reEnrolment(t *testing.T, s control.Store, _ func() control.Store) {
