@@ -446,6 +446,70 @@ func TestNodesAreListedByNameLabelAndWhatTheyLack(t *testing.T) {
 	}
 }
 
+// Shows: M9, M10
+func TestMetricsTellOutstandingFromFailedAndTheLastContactAsATime(t *testing.T) {
+	d := newDesk(t)
+	d.files["web.yaml"] = motd("web")
+	d.run(t, "declare", "--wait", "0", "web.yaml")
+	d.operator.Steps = []control.Progress{{Nodes: 6, Applied: 2, Outstanding: 3, Undelivered: 1, Failed: 1}}
+	d.operator.NodeViews = []control.NodeView{
+		{Node: "web-1", State: mesh.NodeEnrolled, Declared: 7, Held: 7, Applied: 6, Eligible: true, Outstanding: control.OutstandingView{Delivered: 1}, Failed: make([]control.FailedView, 2), LastContact: noon.Add(-250 * time.Millisecond)},
+		{Node: "web-2", State: mesh.NodeDisconnected, Declared: 7, Held: 3, Applied: 3, Outstanding: control.OutstandingView{Undelivered: 1}},
+		{Node: "gone", State: mesh.NodeRevoked, Applied: 3, Failed: make([]control.FailedView, 1)},
+	}
+	want(t, d.run(t, "metrics"), 0, `# HELP mesh_nodes Machines by where they are in their life.
+# TYPE mesh_nodes gauge
+mesh_nodes{state="enrolled"} 1
+mesh_nodes{state="disconnected"} 1
+mesh_nodes{state="retired"} 0
+mesh_nodes{state="revoked"} 1
+# HELP mesh_node_declared_generation Newest generation that was written for the node; 0: none.
+# TYPE mesh_node_declared_generation gauge
+mesh_node_declared_generation{node="web-1"} 7
+mesh_node_declared_generation{node="web-2"} 7
+# HELP mesh_node_applied_generation Newest generation that the node applied whole; 0: none.
+# TYPE mesh_node_applied_generation gauge
+mesh_node_applied_generation{node="web-1"} 6
+mesh_node_applied_generation{node="web-2"} 3
+# HELP mesh_node_outstanding Generations that are written for the node and not decided: not yet held by it (undelivered), or held and not finished (delivered).
+# TYPE mesh_node_outstanding gauge
+mesh_node_outstanding{node="web-1",state="undelivered"} 0
+mesh_node_outstanding{node="web-1",state="delivered"} 1
+mesh_node_outstanding{node="web-2",state="undelivered"} 1
+mesh_node_outstanding{node="web-2",state="delivered"} 0
+# HELP mesh_node_failed_resources Resources of the node that are not as declared.
+# TYPE mesh_node_failed_resources gauge
+mesh_node_failed_resources{node="web-1"} 2
+mesh_node_failed_resources{node="web-2"} 0
+# HELP mesh_node_eligible 1 when the node may be given declarations, 0 when a line of its briefing failed.
+# TYPE mesh_node_eligible gauge
+mesh_node_eligible{node="web-1"} 1
+mesh_node_eligible{node="web-2"} 0
+# HELP mesh_node_last_contact_timestamp_seconds When the node was last heard of, by the control plane's clock; a node that never was has none.
+# TYPE mesh_node_last_contact_timestamp_seconds gauge
+mesh_node_last_contact_timestamp_seconds{node="web-1"} 1796047331.75
+# HELP mesh_declaration_revision Newest revision of the declaration.
+# TYPE mesh_declaration_revision gauge
+mesh_declaration_revision{declaration="web"} 1
+# HELP mesh_declaration_nodes Nodes that the newest revision of the declaration concerns, by how far they have come with it.
+# TYPE mesh_declaration_nodes gauge
+mesh_declaration_nodes{declaration="web",state="applied"} 2
+mesh_declaration_nodes{declaration="web",state="undelivered"} 1
+mesh_declaration_nodes{declaration="web",state="delivered"} 2
+mesh_declaration_nodes{declaration="web",state="failed"} 1
+`)
+	d.operator.Steps = nil
+	d.run(t, "declaration", "remove", "web")
+	if got := d.run(t, "metrics"); got.code != 0 || strings.Contains(got.stdout, "mesh_declaration") {
+		t.Errorf("exit code %d (%v); a declaration that was removed is told of:\n%s", got.code, got.err, got.stdout)
+	}
+	d.files["db.yaml"] = motd("db")
+	d.run(t, "declare", "--wait", "0", "db.yaml")
+	if got := d.run(t, "metrics"); got.code != 1 || got.stdout != "" {
+		t.Errorf("with progress that cannot be read: exit code %d, output %q; want 1 and nothing that looks whole", got.code, got.stdout)
+	}
+}
+
 func TestPublishSaysWhatBecameOfEachFileAndMayRunTwice(t *testing.T) {
 	d := newDesk(t)
 	dir := t.TempDir()

@@ -52,6 +52,7 @@ func newRootCommand(d deps) *cobra.Command {
 		newPackagesCommand(d),
 		newRepoCommand(d),
 		newNodesCommand(d),
+		newMetricsCommand(d),
 		newNodeCommand(d),
 		newEventsCommand(d),
 		newOperatorCommand(d),
