@@ -273,30 +273,18 @@ func (k *Keyring) VerifyBinary(data, sig []byte) error {
 // checksum: what apt's Signed-By and rpm --import read.
 func (k *Keyring) PublicArmored() ([]byte, error) {
 	var out bytes.Buffer
-	err := armored(&out, pgp.PublicKeyType, k.writePublic)
+	err := armored(&out, pgp.PublicKeyType, func(w io.Writer) error {
+		for _, e := range k.signers {
+			if err := e.Serialize(w); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, fmt.Errorf("export public key: %w", err)
 	}
 	return out.Bytes(), nil
-}
-
-// PublicBinary returns the public parts of all keys without armor, the form of
-// a .gpg keyring file.
-func (k *Keyring) PublicBinary() ([]byte, error) {
-	var out bytes.Buffer
-	if err := k.writePublic(&out); err != nil {
-		return nil, fmt.Errorf("export public key: %w", err)
-	}
-	return out.Bytes(), nil
-}
-
-func (k *Keyring) writePublic(w io.Writer) error {
-	for _, e := range k.signers {
-		if err := e.Serialize(w); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Fingerprints returns the keys' fingerprints in upper-case hexadecimal, the

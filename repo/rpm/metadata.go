@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/xml"
 	"fmt"
-	"io"
 	"sort"
 	"strconv"
 	"strings"
@@ -331,21 +330,6 @@ const (
 	Filelists Kind = "filelists"
 	Other     Kind = "other"
 )
-
-// WriteDocument writes the document of one kind from the packages' fragments.
-func WriteDocument(w io.Writer, k Kind, fragments [][]byte) error {
-	head, tail := Frame(k, len(fragments))
-	if _, err := io.WriteString(w, head); err != nil {
-		return err
-	}
-	for _, f := range fragments {
-		if _, err := w.Write(f); err != nil {
-			return err
-		}
-	}
-	_, err := io.WriteString(w, tail)
-	return err
-}
 
 // Frame returns what stands around the fragments in a document of n packages.
 func Frame(k Kind, n int) (head, tail string) {

@@ -193,9 +193,7 @@ func (p *Provider) markManual(ctx context.Context, changes []resource.Change, er
 	fault.Point("pkg.after-mark")
 	if err == nil {
 		for _, i := range which {
-			if db.has(changes[i].Want) {
-				p.notes.add([]job{{target: Target{Name: changes[i].Want.Name}}}, "its mark as automatically installed was taken off")
-			}
+			p.notes.add([]job{{target: Target{Name: changes[i].Want.Name}}}, "its mark as automatically installed was taken off")
 		}
 	}
 	if errors.Is(err, ErrAdopted) {
