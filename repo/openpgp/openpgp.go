@@ -31,8 +31,8 @@ const DefaultBits = 4096
 // about or refused by current apt and by sqv.
 const MinBits = 3072
 
-// maxKeyFile bounds a key file; an armored RSA-8192 private key has about 10 KiB.
-const maxKeyFile = 1 << 20
+// maxKey bounds an armored key, in bytes; an RSA-8192 private key has about 10 KiB.
+const maxKey = 64 << 10
 
 // ErrBadSignature is in every error of a signature that does not verify.
 var ErrBadSignature = errors.New("signature does not verify")
@@ -106,7 +106,7 @@ func Generate(identity string, bits int, now time.Time) ([]byte, error) {
 }
 
 func readPrivate(a []byte) (*pgp.Entity, error) {
-	if len(a) > maxKeyFile {
+	if len(a) > maxKey {
 		return nil, errors.New("read private key: file is too large to be a key")
 	}
 	list, err := pgp.ReadArmoredKeyRing(bytes.NewReader(a))

@@ -199,6 +199,17 @@ func TestAKeyThatOthersCanReadOrThatIsDamagedIsAnErrorAndStaysAsItIs(t *testing.
 	}
 }
 
+func TestARotationToTheKeyInUseIsRefusedAndNoneIsUnderWay(t *testing.T) {
+	keys := must[*openpgp.Keys](t)(openpgp.OpenKeys(t.TempDir(), openpgp.Options{Bits: openpgp.MinBits}))
+	own := must[[]byte](t)(keys.Export())
+
+	err := keys.Begin(own)
+
+	if !errors.Is(err, openpgp.ErrSameKey) || errors.Is(err, openpgp.ErrRotating) || keys.Rotating() {
+		t.Errorf("got %v, and two keys sign: %t; want ErrSameKey and one key", err, keys.Rotating())
+	}
+}
+
 func TestAWeakKeyIsNotMade(t *testing.T) {
 	_, err := openpgp.Generate("weak", 1024, made)
 
