@@ -267,6 +267,19 @@ func TestAnInterruptedWatchLeavesTheDeclarationWritten(t *testing.T) {
 	}
 }
 
+func TestAnInterruptedLookAtALeavingNodeSaysThatItGoesOn(t *testing.T) {
+	d := newDesk(t)
+	var stdout, stderr bytes.Buffer
+	ctx, interrupt := context.WithCancel(t.Context())
+	interrupt()
+
+	err := deps{stdout: &stdout, stderr: &stderr, now: time.Now}.watchRetirement(ctx, api.NewClient(d.socket), "web-9", time.Hour)
+
+	if err != nil || !strings.Contains(stderr.String(), "no longer looking") || strings.Contains(stderr.String(), "could not be read") {
+		t.Errorf("it ends with %v and says %q", err, stderr.String())
+	}
+}
+
 func TestARefusedDeclarationListsEveryFindingAndWritesNothing(t *testing.T) {
 	d := newDesk(t)
 	d.files["web.yaml"] = motd("web")
@@ -404,6 +417,7 @@ func TestNodeShowGivesReasonsAndTheToolsLastLines(t *testing.T) {
 		Briefing:    mesh.Briefing{Lines: []mesh.Line{{Check: "clock", Outcome: mesh.OutcomeFail, Detail: "two days behind"}}},
 		Results: []mesh.Result{
 			{Resource: "file:/etc/motd", Status: mesh.StatusOK, Generation: 2},
+			{Resource: "package:nano", Status: mesh.StatusChanged, Detail: "with it came libncursesw6 6.4-4", Generation: 2},
 			{Resource: "package:nginx", Status: mesh.StatusFailed, Reason: mesh.ReasonTool, Detail: "apt-get ended with 100", Output: "E: first\nE: \x1b[31msecond", Generation: 2}},
 		Owned: []mesh.ResourceID{"file:/etc/motd"},
 	}}
@@ -411,7 +425,7 @@ func TestNodeShowGivesReasonsAndTheToolsLastLines(t *testing.T) {
 	for _, part := range []string{
 		"labels        dc=a, role=web\n", "applied       g1\n", "Debian GNU/Linux 12, amd64, systemd 252",
 		"briefing: fail, so that the node gets no declarations\n  fail  clock  two days behind\n",
-		"  ok        file:/etc/motd  g2\n  failed    package:nginx   g2  apt-get ended with 100\n            | E: first\n            | E: \uFFFD[31msecond\n",
+		"  ok        file:/etc/motd  g2\n  changed   package:nano    g2  with it came libncursesw6 6.4-4\n  failed    package:nginx   g2  apt-get ended with 100\n            | E: first\n            | E: \uFFFD[31msecond\n",
 		"owned by the mesh\n  file:/etc/motd\n",
 	} {
 		if !strings.Contains(got.stdout, part) {
