@@ -198,20 +198,21 @@ func TestDeclareEndsWithTheWriteAndSaysHowFarTheNodesAre(t *testing.T) {
 	got := d.run(t, "declare", "--wait", "0s", "web.yaml")
 	want(t, got, 0, "web revision 1 written, 41 nodes to change\n")
 	d.files["web.yaml"].Resources[0].Package.Version = "1.22.1-9+deb12u1"
-	got = d.runTicking(t, "declare", "web.yaml")
+	got = d.runTicking(t, "declare", "--wait", "10ms", "web.yaml")
 	want(t, got, 0, `web revision 2 written, 41 nodes to change
 applied 38 · outstanding 2 (1 undelivered) · failed 1
 failed   web-9   package:nginx: 1.22.1-9+deb12u1 is not in any repository of this node
 `)
 }
 
-// runTicking runs with a clock that goes on by a second whenever it is read.
+// runTicking runs with a clock that goes on by a millisecond whenever it is read,
+// so that a look that takes three of them waits a dozen real ones.
 func (d *desk) runTicking(t *testing.T, args ...string) answer {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	clock := noon
 	root := newRootCommand(deps{stdout: &stdout, stderr: &stderr, getenv: d.getenv,
-		now: func() time.Time { clock = clock.Add(time.Second); return clock }, load: d.load, poll: time.Millisecond})
+		now: func() time.Time { clock = clock.Add(time.Millisecond); return clock }, load: d.load, poll: time.Millisecond})
 	root.SetArgs(args)
 	err := cli.Execute(t.Context(), root)
 	return answer{stdout.String(), stderr.String(), err, cli.ExitCode(err)}
@@ -240,7 +241,7 @@ func TestWhatFailedChangesTheExitCodeOnlyWhenAsked(t *testing.T) {
 		t.Fatalf("exit code %d (%v) with --fail-on-failed, want 1 and that the declaration stays", got.code, got.err)
 	}
 	d.operator.Steps = []control.Progress{{Nodes: 1, Outstanding: 1, Undelivered: 1}}
-	if got := d.runTicking(t, "declare", "--fail-on-failed", "web.yaml"); got.code != 0 {
+	if got := d.runTicking(t, "declare", "--wait", "10ms", "--fail-on-failed", "web.yaml"); got.code != 0 {
 		t.Fatalf("exit code %d (%v) with a node outstanding, want 0: outstanding is not failed", got.code, got.err)
 	}
 	d.operator.Steps = nil
