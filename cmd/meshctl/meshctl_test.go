@@ -205,8 +205,8 @@ failed   web-9   package:nginx: 1.22.1-9+deb12u1 is not in any repository of thi
 `)
 }
 
-// runTicking runs with a clock that goes on by a millisecond whenever it is read,
-// so that a look that takes three of them waits a dozen real ones.
+// runTicking runs with a clock that goes on by a millisecond whenever it is read.
+// The waits of a run grow with what its looks seem to take.
 func (d *desk) runTicking(t *testing.T, args ...string) answer {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
