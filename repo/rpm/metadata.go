@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/xml"
 	"fmt"
-	"sort"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -355,11 +354,9 @@ type Document struct {
 	Time       int64  // seconds since 1970
 }
 
-// Repomd returns repomd.xml. revision is text that changes with every publish.
+// Repomd returns repomd.xml, with the documents in the order given. revision is
+// text that changes with every publish.
 func Repomd(revision string, docs []Document) []byte {
-	docs = append([]Document(nil), docs...)
-	order := map[Kind]int{Primary: 0, Filelists: 1, Other: 2}
-	sort.SliceStable(docs, func(i, j int) bool { return order[docs[i].Kind] < order[docs[j].Kind] })
 	w := &writer{}
 	w.printf("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n")
 	w.printf("<repomd xmlns=\"http://linux.duke.edu/metadata/repo\" xmlns:rpm=\"http://linux.duke.edu/metadata/rpm\">\n")

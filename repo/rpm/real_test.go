@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"sort"
 	"strings"
 	"testing"
 
@@ -180,7 +179,7 @@ func normal(t *testing.T, doc []byte) string {
 				}
 				attrs = append(attrs, a.Name.Local+"="+a.Value)
 			}
-			sort.Strings(attrs)
+			slices.Sort(attrs)
 			path = append(path, e.Name.Local+"["+strings.Join(attrs, ",")+"]")
 			text = ""
 		case xml.CharData:
@@ -190,7 +189,7 @@ func normal(t *testing.T, doc []byte) string {
 			path, text = path[:len(path)-1], ""
 		}
 	}
-	sort.Strings(lines)
+	slices.Sort(lines)
 	return strings.Join(lines, "\n")
 }
 
