@@ -426,7 +426,7 @@ func TestNodeShowGivesReasonsAndTheToolsLastLines(t *testing.T) {
 	for _, part := range []string{
 		"labels        dc=a, role=web\n", "applied       g1\n", "Debian GNU/Linux 12, amd64, systemd 252",
 		"briefing: fail, so that the node gets no declarations\n  fail  clock  two days behind\n",
-		"  ok        file:/etc/motd  g2\n  changed   package:nano    g2  with it came libncursesw6 6.4-4\n  failed    package:nginx   g2  apt-get ended with 100\n            | E: first\n            | E: \uFFFD[31msecond\n",
+		"  ok        file:/etc/motd  g2\n  changed   package:nano    g2  with it came libncursesw6 6.4-4\n  failed    package:nginx   g2  tool-failed: apt-get ended with 100\n            | E: first\n            | E: \uFFFD[31msecond\n",
 		"owned by the mesh\n  file:/etc/motd\n",
 	} {
 		if !strings.Contains(got.stdout, part) {

@@ -240,8 +240,9 @@ func (s *sections) list(title string, ids []mesh.ResourceID) {
 	}
 }
 
-// results prints one line for each resource, with what the host says of it, and
-// below a line that is not good what the tool said.
+// results prints one line for each resource, with the reason's word and the
+// sentence that the host says of it, and below a line that is not good what the
+// tool said.
 func (s *sections) results(results []mesh.Result) {
 	width := 0
 	for _, r := range results {
@@ -249,12 +250,8 @@ func (s *sections) results(results []mesh.Result) {
 	}
 	for _, r := range results {
 		line := fmt.Sprintf("  %-8s  %-*s  %s", r.Status, width, r.Resource, r.Generation)
-		switch {
-		case r.Detail != "":
-			line += "  " + r.Detail
-		case !r.Status.Good():
-			line += "  " + string(r.Reason)
-		}
+		said := slices.DeleteFunc([]string{string(r.Reason), r.Detail}, func(s string) bool { return s == "" })
+		line += "  " + strings.Join(said, ": ")
 		s.print(strings.TrimRight(clean(line), " ") + "\n")
 		if r.Output != "" && !r.Status.Good() {
 			for _, out := range strings.Split(cleanLines(r.Output), "\n") {
