@@ -80,12 +80,6 @@ type Result struct {
 	At time.Time `json:"at"`
 }
 
-// Same reports whether two results say the same of the resource, whenever and
-// under whatever generation they were reached.
-func (r Result) Same(o Result) bool {
-	return r.Resource == o.Resource && r.Status == o.Status && r.Reason == o.Reason && r.Detail == o.Detail && r.Want == o.Want
-}
-
 // GenerationState says how far a node has come with a generation.
 type GenerationState string
 

@@ -3,7 +3,7 @@ package packaging
 import (
 	"fmt"
 	"os"
-	"sort"
+	"slices"
 	"strings"
 	"testing"
 
@@ -86,8 +86,8 @@ func TestAReleaseHoldsTheSamePackagesWithTheSameFilesAndScripts(t *testing.T) {
 				want = append(want, fmt.Sprintln(stage+e.src, e.dst, e.format, e.kind, e.mode))
 			}
 		}
-		sort.Strings(have)
-		sort.Strings(want)
+		slices.Sort(have)
+		slices.Sort(want)
 		if strings.Join(have, "") != strings.Join(want, "") {
 			t.Errorf("files of %s in the release:\n%swant:\n%s", p.name, strings.Join(have, ""), strings.Join(want, ""))
 		}

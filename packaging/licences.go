@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sort"
+	"slices"
 	"strings"
 
 	"golang.org/x/mod/module"
@@ -76,7 +76,7 @@ func appendLicences(b *bytes.Buffer, title, dir string) error {
 	if len(found) == 0 {
 		return fmt.Errorf("%s: %w in %s", title, errNoLicence, dir)
 	}
-	sort.Strings(found)
+	slices.Sort(found)
 	for _, name := range found {
 		text, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {

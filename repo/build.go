@@ -3,8 +3,9 @@ package repo
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
-	"sort"
+	"slices"
 	"strconv"
 	"time"
 
@@ -109,12 +110,7 @@ func (r *Repo) debArchitectures(p *part) []string {
 			set[rec.Arch] = true
 		}
 	}
-	var out []string
-	for a := range set {
-		out = append(out, a)
-	}
-	sort.Strings(out)
-	return out
+	return slices.Sorted(maps.Keys(set))
 }
 
 // packages is how a Packages index is written.

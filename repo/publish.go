@@ -115,9 +115,9 @@ type Ref struct {
 	Arch          string
 }
 
-// Remove takes packages out of a suite, all or none, and returns what was removed. Readers
-// that know an earlier generation can still fetch it for a while; its name and
-// version are never given to other content. A package that is not there is a
+// Remove takes packages out of a suite, all or none, and returns what was removed.
+// Readers that know an earlier generation can still fetch it for a while; its name
+// and version are never given to other content. A package that is not there is a
 // *Refusal.
 func (r *Repo) Remove(ctx context.Context, suite string, refs ...Ref) ([]Package, error) {
 	var gone []Package

@@ -1,6 +1,7 @@
 package repo
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,7 +10,7 @@ import (
 	"maps"
 	"os"
 	"slices"
-	"sort"
+	"strings"
 )
 
 // recover brings the repository to the state of its published generation, or
@@ -32,11 +33,9 @@ func (r *Repo) recover(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("find the published generation: %w", err)
 	}
-	if len(link) < 5 || link[:4] != "gen/" {
-		return fmt.Errorf("find the published generation: public/current points at %q", clip(link))
-	}
-	current, ok := parseGenName(link[4:])
-	if !ok {
+	name, found := strings.CutPrefix(link, "gen/")
+	current, ok := parseGenName(name)
+	if !found || !ok {
 		return fmt.Errorf("find the published generation: public/current points at %q", clip(link))
 	}
 	if err := r.loadKept(current); err != nil {
@@ -61,7 +60,7 @@ func (r *Repo) loadKept(current uint64) error {
 			numbers = append(numbers, n)
 		}
 	}
-	sort.Slice(numbers, func(i, j int) bool { return numbers[i] > numbers[j] })
+	slices.SortFunc(numbers, func(a, b uint64) int { return cmp.Compare(b, a) })
 	if len(numbers) == 0 || numbers[0] != current {
 		return fmt.Errorf("the published generation %d is not in %s", current, r.public("gen"))
 	}
@@ -212,16 +211,7 @@ func (r *Repo) repair(ctx context.Context) error {
 	d := cur.draft()
 	d.ensureSuite(DefaultSuite)
 	for _, k := range slices.SortedFunc(maps.Keys(cur.parts), func(a, b partKey) int {
-		if a.suite != b.suite {
-			if a.suite < b.suite {
-				return -1
-			}
-			return 1
-		}
-		if a.format < b.format {
-			return -1
-		}
-		return 1
+		return cmp.Or(cmp.Compare(a.suite, b.suite), cmp.Compare(a.format, b.format))
 	}) {
 		p := cur.parts[k]
 		if err := r.verifyPart(p); err != nil {

@@ -1,10 +1,10 @@
 package repo
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
-	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -42,7 +42,7 @@ type record struct {
 type part struct {
 	key      partKey
 	dir      string    // name under public/parts
-	records  []*record // in the order of recordLess
+	records  []*record // in the order of compareRecords
 	own      []string  // immutable index files that this part brought, relative to its tree
 	date     time.Time // written into its indexes
 	modified time.Time // Last-Modified of its mutable files: whole seconds, grows with every build
@@ -69,21 +69,17 @@ type state struct {
 }
 
 func (s *state) suites() []string {
-	seen := map[string]bool{}
 	var out []string
 	for k := range s.parts {
-		if !seen[k.suite] {
-			seen[k.suite] = true
-			out = append(out, k.suite)
-		}
+		out = append(out, k.suite)
 	}
-	sort.Strings(out)
-	return out
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // named returns the records of a name, oldest version first.
 func (p *part) named(name string) []*record {
-	at := sort.Search(len(p.records), func(i int) bool { return p.records[i].Name >= name })
+	at, _ := slices.BinarySearchFunc(p.records, name, func(rec *record, name string) int { return strings.Compare(rec.Name, name) })
 	end := at
 	for end < len(p.records) && p.records[end].Name == name {
 		end++
@@ -125,10 +121,7 @@ func compareRecords(a, b *record) int {
 		return c
 	}
 	if a.Version != b.Version {
-		if c := CompareVersions(a.Format, a.Version, b.Version); c != 0 {
-			return c
-		}
-		return strings.Compare(a.Version, b.Version)
+		return cmp.Or(CompareVersions(a.Format, a.Version, b.Version), strings.Compare(a.Version, b.Version))
 	}
 	return strings.Compare(a.Arch, b.Arch)
 }
@@ -175,7 +168,7 @@ func (s *state) stored() ([]byte, error) {
 	for k, p := range s.parts {
 		g.Parts = append(g.Parts, storedPartRef{Suite: k.suite, Format: k.format, Dir: p.dir})
 	}
-	sort.Slice(g.Parts, func(i, j int) bool { return g.Parts[i].Dir < g.Parts[j].Dir })
+	slices.SortFunc(g.Parts, func(a, b storedPartRef) int { return strings.Compare(a.Dir, b.Dir) })
 	return json.Marshal(g)
 }
 

@@ -96,9 +96,8 @@ var keys = []key{
 			return fmt.Errorf("%d addresses; a token carries at most %d", len(v), maxAddresses)
 		}
 		for _, a := range v {
-			host, port, err := net.SplitHostPort(a)
-			if err != nil || host == "" || !validPort(port) || strings.ContainsAny(a, ", ") {
-				return fmt.Errorf("%q is not host:port", a)
+			if err := hostPort(a); err != nil {
+				return err
 			}
 		}
 		return nil
@@ -323,6 +322,15 @@ func listenAddress(address string) error {
 	_, port, err := net.SplitHostPort(address)
 	if err != nil || !(port == "0" || validPort(port)) {
 		return fmt.Errorf("%q is not an address to listen on, as in \":7022\" or \"10.0.0.1:7022\"", address)
+	}
+	return nil
+}
+
+// hostPort refuses what a token cannot carry as an address of the link.
+func hostPort(address string) error {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil || host == "" || !validPort(port) || strings.ContainsAny(address, ", ") {
+		return fmt.Errorf("%q is not host:port", address)
 	}
 	return nil
 }

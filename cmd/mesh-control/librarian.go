@@ -99,6 +99,8 @@ func (l librarian) RotateKey(ctx context.Context, armored []byte) (api.Keys, err
 	switch {
 	case errors.Is(err, openpgp.ErrRotating):
 		return api.Keys{}, mesh.Errorf(mesh.CodeConflict, "%w; `meshctl repo key show` says how far it is, `meshctl repo key finish` ends it; nothing was changed", err)
+	case errors.Is(err, openpgp.ErrSameKey):
+		return api.Keys{}, mesh.Errorf(mesh.CodeConflict, "%w; nothing was changed", err)
 	case errors.Is(err, openpgp.ErrWeakKey), errors.Is(err, openpgp.ErrUnreadableKey):
 		return api.Keys{}, mesh.Errorf(mesh.CodeInvalid, "this key cannot sign the repository: %w; nothing was changed", err)
 	case err != nil:

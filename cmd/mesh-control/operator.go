@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/control"
@@ -26,8 +25,8 @@ func (o operator) IssueToken(ctx context.Context, by control.Caller, req control
 		req.Addresses = o.places.links()
 	}
 	for _, a := range req.Addresses {
-		if host, port, err := net.SplitHostPort(a); err != nil || host == "" || !validPort(port) || strings.ContainsAny(a, ", ") {
-			return control.TokenIssued{}, mesh.Errorf(mesh.CodeInvalid, "%q is not host:port; no token was made", a)
+		if err := hostPort(a); err != nil {
+			return control.TokenIssued{}, mesh.Errorf(mesh.CodeInvalid, "%w; no token was made", err)
 		}
 	}
 	if len(req.Addresses) == 0 {

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 
@@ -12,12 +10,6 @@ import (
 	"github.com/meshctl/mesh/control/api"
 	"github.com/meshctl/mesh/repo"
 	repohttp "github.com/meshctl/mesh/repo/http"
-)
-
-// Where the client files that the repository hands out expect its key.
-const (
-	aptKeyFile = "/etc/apt/keyrings/mesh.asc"
-	dnfKeyFile = "/etc/pki/rpm-gpg/RPM-GPG-KEY-mesh"
 )
 
 // publisher is the repository as the API asks for it.
@@ -61,7 +53,7 @@ func publishedViews(done repo.Published) []api.Published {
 func (p publisher) Packages(ctx context.Context, suite string) ([]api.Package, error) {
 	list, err := p.repo.List(ctx, suite)
 	if err != nil {
-		return nil, refusal(err, "see the suites at the repository's first page")
+		return nil, refusal(err, "`meshctl packages suites` lists them")
 	}
 	views := make([]api.Package, len(list))
 	for i, pkg := range list {
@@ -79,15 +71,14 @@ func (p publisher) Repository(_ context.Context, suite string) (api.Repository, 
 	if err != nil {
 		return api.Repository{}, err
 	}
-	sum := sha256.Sum256(key)
 	return api.Repository{
 		URL:        url,
 		Suite:      suite,
 		KeyURL:     url + "/mesh.asc",
-		KeySHA256:  hex.EncodeToString(sum[:]),
-		AptKeyFile: aptKeyFile,
+		KeySHA256:  api.Digest(key),
+		AptKeyFile: repohttp.AptKeyFile,
 		AptSource:  repohttp.AptSources(url, suite, ""),
-		DnfKeyFile: dnfKeyFile,
+		DnfKeyFile: repohttp.DnfKeyFile,
 		DnfSource:  repohttp.DnfRepo(url, suite),
 	}, nil
 }

@@ -11,6 +11,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -55,11 +56,17 @@ type fleetOf struct {
 	uses     []control.PackageUse
 	tools    []control.PackageTool
 	recorded []string
+	// refuses is how many records cannot be made.
+	refuses int
 }
 
 func (f *fleetOf) PackageUses(context.Context) ([]control.PackageUse, error)   { return f.uses, nil }
 func (f *fleetOf) PackageTools(context.Context) ([]control.PackageTool, error) { return f.tools, nil }
 func (f *fleetOf) RecordRepository(_ context.Context, by control.Caller, what, detail string) error {
+	if f.refuses > 0 {
+		f.refuses--
+		return errors.New("the disk is full")
+	}
 	f.recorded = append(f.recorded, by.Door+": "+what+": "+detail)
 	return nil
 }
@@ -151,6 +158,29 @@ func TestAKeyThatEndsIsComplainedAboutOnceAndLongBefore(t *testing.T) {
 	}
 	if want := "repository key expires: " + keys.Fingerprints()[0] + " on 2027-01-01"; len(f.recorded) > 0 && !strings.Contains(f.recorded[0], want) {
 		t.Errorf("the event is %q, want it to say %q", f.recorded[0], want)
+	}
+}
+
+func TestEachKeyThatEndsIsComplainedAboutOnceAlsoWhereThatCouldNotBeRecordedAtFirst(t *testing.T) {
+	made := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	dir := t.TempDir()
+	for _, name := range []string{"repository.key", "repository-next.key"} {
+		if err := os.WriteFile(filepath.Join(dir, name), endingKey(t, made, 365*24*time.Hour), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	clock := func() time.Time { return made.AddDate(0, 0, 300) }
+	keys, err := openpgp.OpenKeys(dir, openpgp.Options{Now: clock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fleetOf{refuses: 1}
+	u := &upkeep{repo: openTestRepo(t), keys: keys, users: f, now: clock, log: testLog(t)}
+	for range 4 {
+		u.once(t.Context())
+	}
+	if len(f.recorded) != 2 || f.recorded[0] == f.recorded[1] {
+		t.Errorf("of two keys that end there are the complaints %q, want one of each", f.recorded)
 	}
 }
 

@@ -91,7 +91,7 @@ func serve(ctx context.Context, c config, notifier systemd.Notifier, log *slog.L
 	if err != nil {
 		return err
 	}
-	db, err := store.Open(ctx, filepath.Join(c.stateDir, "control.db"))
+	db, err := store.Open(ctx, filepath.Join(c.stateDir, databaseName))
 	if err != nil {
 		return err
 	}

@@ -38,8 +38,8 @@ type upkeep struct {
 	log  *slog.Logger
 	// published is signalled after a publish.
 	published chan struct{}
-	// warned is the key that was complained about.
-	warned string
+	// warned holds the keys that were complained about. Nil: none.
+	warned map[string]bool
 }
 
 // note says that something was published. It never waits.
@@ -75,8 +75,8 @@ func (u *upkeep) once(ctx context.Context) {
 	u.watchKeys(ctx)
 }
 
-// system is who made a change that nobody asked for at that moment.
-var system = control.Caller{Name: "mesh-control", Door: "retention"}
+// by is who does what nobody asked for at that moment, and why.
+func by(door string) control.Caller { return control.Caller{Name: "mesh-control", Door: door} }
 
 func (u *upkeep) retain(ctx context.Context) error {
 	if u.keep == 0 {
@@ -104,24 +104,29 @@ func (u *upkeep) retain(ctx context.Context) error {
 			lines[i] = fmt.Sprintf("%s %s %s %s", p.Format, p.Name, p.Version, p.Arch)
 		}
 		u.log.Info("old packages removed", "suite", suite, "count", len(gone))
-		if err := u.users.RecordRepository(ctx, system, "packages removed", suite+": "+strings.Join(lines, ", ")); err != nil {
+		if err := u.users.RecordRepository(ctx, by("retention"), "packages removed", suite+": "+strings.Join(lines, ", ")); err != nil {
 			return fmt.Errorf("record what was removed: %w", err)
 		}
 	}
 	return nil
 }
 
-// watchKeys raises an event, once for each start, long before a key expires.
+// watchKeys complains in the log and the audit log, of each key once after a
+// start, long before it expires.
 func (u *upkeep) watchKeys(ctx context.Context) {
 	for _, k := range u.keys.Ring().List() {
-		if k.Expires.IsZero() || k.Expires.Sub(u.now()) > keyWarning || u.warned == k.Fingerprint {
+		if k.Expires.IsZero() || k.Expires.Sub(u.now()) > keyWarning || u.warned[k.Fingerprint] {
 			continue
 		}
-		u.warned = k.Fingerprint
 		until := k.Expires.UTC().Format(time.DateOnly)
 		u.log.Warn("the repository's key expires, hosts install nothing from then on; rotate it with meshctl repo key rotate", "key", k.Fingerprint, "expires", until)
-		if err := u.users.RecordRepository(ctx, control.Caller{Name: "mesh-control", Door: "upkeep"}, "repository key expires", k.Fingerprint+" on "+until+"; rotate it with `meshctl repo key rotate`"); err != nil {
-			u.log.Error("event of the expiring key not recorded", "error", err)
+		if err := u.users.RecordRepository(ctx, by("upkeep"), "repository key expires", k.Fingerprint+" on "+until+"; rotate it with `meshctl repo key rotate`"); err != nil {
+			u.log.Error("that the key expires is not in the audit log, the next try is in an hour", "error", err)
+			continue
 		}
+		if u.warned == nil {
+			u.warned = map[string]bool{}
+		}
+		u.warned[k.Fingerprint] = true
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -76,7 +77,7 @@ The host runs this with a new version of itself before it ends for it.`,
 			name := profile.DetectManager(ctx)
 			manager, _ := newManager(name, nil, nil)
 			if manager == nil {
-				return fmt.Errorf("neither apt nor dnf is found on this machine")
+				return errors.New("neither apt nor dnf is found on this machine")
 			}
 			packages, err := manager.Installed(ctx)
 			if err != nil {

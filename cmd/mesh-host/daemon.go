@@ -75,7 +75,7 @@ func runDaemon(ctx context.Context, p places) error {
 		return fmt.Errorf("look which version of this host is confirmed: %w", err)
 	}
 	log.Info("mesh-host starts", "version", version.Package(), "as", mode)
-	open := store.Open
+	var open opener = store.Open
 	switch mode {
 	case upgrade.ModeTrial:
 		open = func(ctx context.Context, dir string, expected bool, now func() time.Time) (*store.Store, *store.Lost, error) {
@@ -132,10 +132,13 @@ func runDaemon(ctx context.Context, p places) error {
 // fullDiskWait is how long a start waits for room before it looks again.
 const fullDiskWait = 5 * time.Second
 
+// opener opens the store in a directory, in which one is expected to be or not.
+type opener func(ctx context.Context, dir string, expected bool, now func() time.Time) (*store.Store, *store.Lost, error)
+
 // openStore opens the store. A full disk is waited for: ending would use up the
 // starts that the service manager allows, for a fault that is not this
 // program's.
-func openStore(ctx context.Context, open func(ctx context.Context, dir string, expected bool, now func() time.Time) (*store.Store, *store.Lost, error), dir string, expected bool, notifier systemd.Notifier, log *slog.Logger) (*store.Store, *store.Lost, error) {
+func openStore(ctx context.Context, open opener, dir string, expected bool, notifier systemd.Notifier, log *slog.Logger) (*store.Store, *store.Lost, error) {
 	for {
 		st, lost, err := open(ctx, dir, expected, time.Now)
 		if err == nil {

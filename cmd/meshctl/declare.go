@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sort"
 	"strings"
 	"time"
 
@@ -183,10 +182,6 @@ func refused(err error, doc loaded, written []control.Declared) error {
 // up, and prints what it saw.
 func (d deps) watch(ctx context.Context, client *api.Client, o declareOptions, written []control.Declared) error {
 	end := d.now().Add(o.wait)
-	poll := d.poll
-	if poll == 0 {
-		poll = 250 * time.Millisecond
-	}
 	var last []control.Progress
 	for {
 		began := d.now()
@@ -201,12 +196,8 @@ func (d deps) watch(ctx context.Context, client *api.Client, o declareOptions, w
 		if settled(seen) || (!o.follow && !d.now().Before(end)) {
 			break
 		}
-		pause := time.NewTimer(pauseAfter(poll, d.now().Sub(began)))
-		select {
-		case <-ctx.Done():
-			pause.Stop()
-			return d.lookedInVain(ctx, o, ctx.Err(), last)
-		case <-pause.C:
+		if err := d.pause(ctx, d.now().Sub(began)); err != nil {
+			return d.lookedInVain(ctx, o, err, last)
 		}
 	}
 	if !o.follow {
@@ -231,6 +222,23 @@ func (d deps) lookedInVain(ctx context.Context, o declareOptions, err error, las
 		return err
 	}
 	return mesh.Errorf(mesh.CodeUnavailable, "whether a node failed is not known, and --fail-on-failed asks for it")
+}
+
+// pause waits between two looks, of which the one before took so long. The error
+// is that of ctx.
+func (d deps) pause(ctx context.Context, took time.Duration) error {
+	poll := d.poll
+	if poll == 0 {
+		poll = 250 * time.Millisecond
+	}
+	timer := time.NewTimer(pauseAfter(poll, took))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
 }
 
 // pauseAfter is how long to wait after a look that took so long: what takes the
@@ -275,7 +283,7 @@ func (d deps) printFailures(seen []control.Progress) {
 	for _, p := range seen {
 		failures = append(failures, p.Failures...)
 	}
-	sort.SliceStable(failures, func(i, j int) bool { return failures[i].Node < failures[j].Node })
+	slices.SortStableFunc(failures, func(a, b control.FailedView) int { return strings.Compare(a.Node, b.Node) })
 	width := 0
 	for _, f := range failures {
 		width = max(width, len(f.Node))

@@ -199,20 +199,21 @@ func TestDeclareEndsWithTheWriteAndSaysHowFarTheNodesAre(t *testing.T) {
 	got := d.run(t, "declare", "--wait", "0s", "web.yaml")
 	want(t, got, 0, "web revision 1 written, 41 nodes to change\n")
 	d.files["web.yaml"].Resources[0].Package.Version = "1.22.1-9+deb12u1"
-	got = d.runTicking(t, "declare", "web.yaml")
+	got = d.runTicking(t, "declare", "--wait", "10ms", "web.yaml")
 	want(t, got, 0, `web revision 2 written, 41 nodes to change
 applied 38 · outstanding 2 (1 undelivered) · failed 1
 failed   web-9   package:nginx: 1.22.1-9+deb12u1 is not in any repository of this node
 `)
 }
 
-// runTicking runs with a clock that goes on by a second whenever it is read.
+// runTicking runs with a clock that goes on by a millisecond whenever it is read.
+// The waits of a run grow with what its looks seem to take.
 func (d *desk) runTicking(t *testing.T, args ...string) answer {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	clock := noon
 	root := newRootCommand(deps{stdout: &stdout, stderr: &stderr, getenv: d.getenv,
-		now: func() time.Time { clock = clock.Add(time.Second); return clock }, load: d.load, poll: time.Millisecond})
+		now: func() time.Time { clock = clock.Add(time.Millisecond); return clock }, load: d.load, poll: time.Millisecond})
 	root.SetArgs(args)
 	err := cli.Execute(t.Context(), root)
 	return answer{stdout.String(), stderr.String(), err, cli.ExitCode(err)}
@@ -241,7 +242,7 @@ func TestWhatFailedChangesTheExitCodeOnlyWhenAsked(t *testing.T) {
 		t.Fatalf("exit code %d (%v) with --fail-on-failed, want 1 and that the declaration stays", got.code, got.err)
 	}
 	d.operator.Steps = []control.Progress{{Nodes: 1, Outstanding: 1, Undelivered: 1}}
-	if got := d.runTicking(t, "declare", "--fail-on-failed", "web.yaml"); got.code != 0 {
+	if got := d.runTicking(t, "declare", "--wait", "10ms", "--fail-on-failed", "web.yaml"); got.code != 0 {
 		t.Fatalf("exit code %d (%v) with a node outstanding, want 0: outstanding is not failed", got.code, got.err)
 	}
 	d.operator.Steps = nil
@@ -265,6 +266,19 @@ func TestAnInterruptedWatchLeavesTheDeclarationWritten(t *testing.T) {
 
 	if got.code != 0 || !strings.Contains(got.stderr, "the declaration is written") {
 		t.Fatalf("exit code %d (%v), standard error %q; want 0 and that it is written", got.code, got.err, got.stderr)
+	}
+}
+
+func TestAnInterruptedLookAtALeavingNodeSaysThatItGoesOn(t *testing.T) {
+	d := newDesk(t)
+	var stdout, stderr bytes.Buffer
+	ctx, interrupt := context.WithCancel(t.Context())
+	interrupt()
+
+	err := deps{stdout: &stdout, stderr: &stderr, now: time.Now}.watchRetirement(ctx, api.NewClient(d.socket), "web-9", time.Hour)
+
+	if err != nil || !strings.Contains(stderr.String(), "no longer looking") || strings.Contains(stderr.String(), "could not be read") {
+		t.Errorf("it ends with %v and says %q", err, stderr.String())
 	}
 }
 
@@ -552,6 +566,7 @@ func TestNodeShowGivesReasonsAndTheToolsLastLines(t *testing.T) {
 		Briefing:    mesh.Briefing{Lines: []mesh.Line{{Check: "clock", Outcome: mesh.OutcomeFail, Detail: "two days behind"}}},
 		Results: []mesh.Result{
 			{Resource: "file:/etc/motd", Status: mesh.StatusOK, Generation: 2},
+			{Resource: "package:nano", Status: mesh.StatusChanged, Detail: "with it came libncursesw6 6.4-4", Generation: 2},
 			{Resource: "package:nginx", Status: mesh.StatusFailed, Reason: mesh.ReasonTool, Detail: "apt-get ended with 100", Output: "E: first\nE: \x1b[31msecond", Generation: 2}},
 		Owned: []mesh.ResourceID{"file:/etc/motd"},
 	}}
@@ -559,7 +574,7 @@ func TestNodeShowGivesReasonsAndTheToolsLastLines(t *testing.T) {
 	for _, part := range []string{
 		"labels        dc=a, role=web\n", "applied       g1\n", "Debian GNU/Linux 12, amd64, systemd 252",
 		"briefing: fail, so that the node gets no declarations\n  fail  clock  two days behind\n",
-		"  ok        file:/etc/motd  g2\n  failed    package:nginx   g2  apt-get ended with 100\n            | E: first\n            | E: \uFFFD[31msecond\n",
+		"  ok        file:/etc/motd  g2\n  changed   package:nano    g2  with it came libncursesw6 6.4-4\n  failed    package:nginx   g2  tool-failed: apt-get ended with 100\n            | E: first\n            | E: \uFFFD[31msecond\n",
 		"owned by the mesh\n  file:/etc/motd\n",
 	} {
 		if !strings.Contains(got.stdout, part) {

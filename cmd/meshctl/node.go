@@ -29,9 +29,9 @@ func newNodeShowCommand(d deps) *cobra.Command {
 		Use:   "show NAME",
 		Short: "Show everything that is known of a node",
 		Long: `Shows what a node is, what its briefing found, what became of each resource that
-is declared for it, what the mesh owns there, and what happened lately. For a
-resource that is not as declared the reason and the last lines of the tool's
-output are shown.`,
+is declared for it, what the mesh owns there, and what happened lately. Beside a
+resource stands why it is not as declared, or what is to be known of how it came
+to be so; below one that is not, the last lines of the tool's output.`,
 		Example: `  meshctl node show web-1
   meshctl node show web-1 -o json`,
 		Args: cobra.ExactArgs(1),
@@ -240,8 +240,9 @@ func (s *sections) list(title string, ids []mesh.ResourceID) {
 	}
 }
 
-// results prints one line for each resource, and below a line that is not good
-// what the tool said.
+// results prints one line for each resource, with the reason's word and the
+// sentence that the host says of it, and below a line that is not good what the
+// tool said.
 func (s *sections) results(results []mesh.Result) {
 	width := 0
 	for _, r := range results {
@@ -249,13 +250,8 @@ func (s *sections) results(results []mesh.Result) {
 	}
 	for _, r := range results {
 		line := fmt.Sprintf("  %-8s  %-*s  %s", r.Status, width, r.Resource, r.Generation)
-		if !r.Status.Good() {
-			detail := r.Detail
-			if detail == "" {
-				detail = string(r.Reason)
-			}
-			line += "  " + detail
-		}
+		said := slices.DeleteFunc([]string{string(r.Reason), r.Detail}, func(s string) bool { return s == "" })
+		line += "  " + strings.Join(said, ": ")
 		s.print(strings.TrimRight(clean(line), " ") + "\n")
 		if r.Output != "" && !r.Status.Good() {
 			for _, out := range strings.Split(cleanLines(r.Output), "\n") {

@@ -69,18 +69,15 @@ For a machine that is lost there is "meshctl node revoke".`,
 	return cmd
 }
 
-// watchRetirement looks until the node has left, something failed or the time is
-// up, and prints what it saw. What was written stays written.
+// watchRetirement looks until the node has left or the time is up, and prints
+// what it saw. What was written stays written.
 func (d deps) watchRetirement(ctx context.Context, client *api.Client, name string, wait time.Duration) error {
 	end := d.now().Add(wait)
-	poll := d.poll
-	if poll == 0 {
-		poll = 250 * time.Millisecond
-	}
 	for {
+		began := d.now()
 		node, err := client.Node(ctx, name)
 		if err != nil {
-			fmt.Fprintf(d.stderr, "that %s leaves is written, but how far it is could not be read: %s; see `meshctl node show %s`\n", clean(name), cleanLines(err.Error()), clean(name))
+			d.leavesUnseen(ctx, name, err)
 			return nil
 		}
 		if node.State == mesh.NodeRetired {
@@ -91,14 +88,21 @@ func (d deps) watchRetirement(ctx context.Context, client *api.Client, name stri
 			d.printRetiring(node)
 			return nil
 		}
-		pause := time.NewTimer(poll)
-		select {
-		case <-ctx.Done():
-			pause.Stop()
+		if err := d.pause(ctx, d.now().Sub(began)); err != nil {
+			d.leavesUnseen(ctx, name, err)
 			return nil
-		case <-pause.C:
 		}
 	}
+}
+
+// leavesUnseen says that a node goes on leaving although nobody could see how far
+// it is.
+func (d deps) leavesUnseen(ctx context.Context, name string, err error) {
+	if ctx.Err() != nil {
+		fmt.Fprintf(d.stderr, "no longer looking; that %s leaves is written, and it goes on by itself: see `meshctl node show %s`\n", clean(name), clean(name))
+		return
+	}
+	fmt.Fprintf(d.stderr, "that %s leaves is written, but how far it is could not be read: %s; see `meshctl node show %s`\n", clean(name), cleanLines(err.Error()), clean(name))
 }
 
 func (d deps) printRetiring(node control.NodeDetail) {

@@ -74,17 +74,19 @@ type Manager struct {
 	native string
 	cache  cache
 	notes  []pkg.Note
-	// unasked lists the addresses that the last refresh could not fetch from.
+	// unasked lists the addresses that the last refresh could not fetch from, and
+	// named says that apt named every one of them.
 	unasked []string
+	named   bool
 }
 
 var (
-	_ pkg.Manager = (*Manager)(nil)
-	_ pkg.Marker  = (*Manager)(nil)
-
-	_ pkg.Noter     = (*Manager)(nil)
-	_ pkg.Explainer = (*Manager)(nil)
-	_ pkg.Partial   = (*Manager)(nil)
+	_ pkg.Manager        = (*Manager)(nil)
+	_ pkg.Marker         = (*Manager)(nil)
+	_ pkg.Noter          = (*Manager)(nil)
+	_ pkg.Explainer      = (*Manager)(nil)
+	_ pkg.Partial        = (*Manager)(nil)
+	_ pkg.ConffileLooker = (*Manager)(nil)
 )
 
 // New makes a manager.
@@ -319,6 +321,7 @@ func (m *Manager) interrupted(ctx context.Context) ([]string, error) {
 // Refresh runs apt-get update. Its exit status alone proves nothing: apt calls
 // a repository that did not answer a warning.
 func (m *Manager) Refresh(ctx context.Context) error {
+	m.unasked, m.named = nil, false
 	if err := tool.WaitUnlocked(ctx, m.c.LockWait, m.c.Waiting, m.c.StateDir+"/lists/lock"); err != nil {
 		return err
 	}
@@ -332,15 +335,16 @@ func (m *Manager) Refresh(ctx context.Context) error {
 		return e
 	}
 	failed, reason := refreshFailures(out)
-	m.unasked = nil
 	if err == nil && len(failed) == 0 {
+		m.named = true
 		return nil
 	}
 	if hook := failedHook(out); hook != "" && len(failed) == 0 {
 		m.notes = append(m.notes, pkg.Note{Text: "the indexes were fetched, and a hook of this machine failed: " + hook})
+		m.named = true
 		return nil
 	}
-	m.unasked = addresses(failed)
+	m.unasked, m.named = addresses(failed)
 	if reason == mesh.ReasonNotCurrent {
 		failed = append(failed, "the clock of this machine says "+m.c.Now().UTC().Format(time.RFC3339))
 	}

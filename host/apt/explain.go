@@ -2,6 +2,8 @@ package apt
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -82,16 +84,17 @@ func parsePolicy(output string) map[string]policy {
 	return all
 }
 
-func (m *Manager) policies(ctx context.Context, names []string) map[string]policy {
-	if len(names) == 0 {
-		return nil
-	}
+// policies asks apt-cache about packages. One that no index has is left out.
+func (m *Manager) policies(ctx context.Context, names []string) (map[string]policy, error) {
 	argv := append(append([]string{aptCache}, m.c.Options...), "policy", "--")
 	r, err := m.c.Reader.Read(ctx, append(argv, names...), m.environment())
-	if err != nil || r.ExitStatus != 0 {
-		return nil
+	if err == nil && r.ExitStatus != 0 {
+		err = fmt.Errorf("apt-cache policy ended with %d", r.ExitStatus)
 	}
-	return parsePolicy(r.Stdout)
+	if err != nil {
+		return nil, err
+	}
+	return parsePolicy(r.Stdout), nil
 }
 
 // pinned refuses an exact version against which the admin pinned: apt-get would
@@ -103,7 +106,13 @@ func (m *Manager) pinned(ctx context.Context, t pkg.Transaction) error {
 			names = append(names, x.Name)
 		}
 	}
-	all := m.policies(ctx, names)
+	if len(names) == 0 {
+		return nil
+	}
+	all, err := m.policies(ctx, names)
+	if err != nil {
+		return resource.Unknown(mesh.ReasonToolUnknown, err, "what the pins of this machine allow could not be read; nothing was done")
+	}
 	for _, x := range t.Install {
 		p, known := all[x.Name]
 		if !known || x.Version == "" || x.Path != "" {
@@ -126,11 +135,13 @@ func (m *Manager) pinned(ctx context.Context, t pkg.Transaction) error {
 // Explain asks apt-cache whether a pin keeps the package off the machine, and
 // which packages only provide the name.
 func (m *Manager) Explain(ctx context.Context, t pkg.Target) error {
-	if p, known := m.policies(ctx, []string{t.Name})[t.Name]; known && p.candidate == "(none)" {
-		for version, priority := range p.priority {
-			if priority < 0 {
-				return resource.Failed(mesh.ReasonHeld, nil, "a pin of this machine (priority %d) keeps %s %s off it", priority, t.Name, version)
-			}
+	// What cannot be asked explains nothing.
+	all, _ := m.policies(ctx, []string{t.Name})
+	if p := all[t.Name]; p.candidate == "(none)" {
+		kept := slices.DeleteFunc(slices.Collect(maps.Keys(p.priority)), func(version string) bool { return p.priority[version] >= 0 })
+		if len(kept) > 0 {
+			newest := slices.MaxFunc(kept, m.Compare)
+			return resource.Failed(mesh.ReasonHeld, nil, "a pin of this machine (priority %d) keeps %s %s off it", p.priority[newest], t.Name, newest)
 		}
 	}
 	if t.Version != "" {
@@ -160,8 +171,8 @@ func (m *Manager) Explain(ctx context.Context, t pkg.Target) error {
 // Certain compares what the last refresh could not fetch with the indexes of
 // before.
 func (m *Manager) Certain(ctx context.Context, name string) bool {
-	if len(m.unasked) == 0 {
-		return true
+	if !m.named || len(m.unasked) == 0 {
+		return m.named
 	}
 	argv := append(append([]string{aptGet}, m.c.Options...), "indextargets", "--format", "$(CREATED_BY) $(REPO_URI) $(FILENAME)")
 	r, err := m.c.Reader.Read(ctx, argv, m.environment())

@@ -219,19 +219,25 @@ var refreshReasons = []struct {
 
 var address = regexp.MustCompile(`(?:https?|ftp|file|copy|mirror\+\w+|cdrom|tor\+\w+)://?[^\s']+`)
 
-// addresses takes the addresses out of complaints.
-func addresses(complaints []string) []string {
-	var all []string
+// someIndexes begins what apt says at the end of all that it could not fetch.
+const someIndexes = "Some index files failed"
+
+// addresses takes the addresses out of complaints, and reports whether each
+// complaint names one, and none was left out.
+func addresses(complaints []string) (all []string, each bool) {
+	each = len(complaints) < failuresShown
 	for _, c := range complaints {
-		all = append(all, address.FindAllString(c, -1)...)
+		found := address.FindAllString(c, -1)
+		all = append(all, found...)
+		each = each && (len(found) > 0 || strings.HasPrefix(c, someIndexes))
 	}
-	return all
+	return all, each && len(all) > 0
 }
 
 // alarming reports whether a warning of apt-get update means that something
 // was not fetched. Others are about style.
 func alarming(line string) bool {
-	for _, mark := range []string{"Failed to fetch", "Some index files failed", "GPG error", "error occurred during the signature verification", "is not valid yet", "is expired", "is not signed", "does not have a Release file", "changed its"} {
+	for _, mark := range []string{"Failed to fetch", someIndexes, "GPG error", "error occurred during the signature verification", "is not valid yet", "is expired", "is not signed", "does not have a Release file", "changed its"} {
 		if strings.Contains(line, mark) {
 			return true
 		}

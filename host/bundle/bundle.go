@@ -23,6 +23,7 @@ import (
 
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/internal/document"
+	"github.com/meshctl/mesh/internal/pkgversion"
 )
 
 // DeclarationFile is the name of the document in a bundle.
@@ -75,7 +76,7 @@ func Open(ctx context.Context, dir string, format Format) (*Store, error) {
 }
 
 // Path returns the package file that a bundle brought for name in version; an
-// empty version: in any.
+// empty version: in the newest that it brought.
 func (s *Store) Path(name, version string) (string, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,12 +84,21 @@ func (s *Store) Path(name, version string) (string, bool) {
 		path, ok := s.index[key{name, version}]
 		return path, ok
 	}
-	for k, path := range s.index {
-		if k.name == name {
-			return path, true
+	newest, path := "", ""
+	for k, p := range s.index {
+		if k.name == name && (path == "" || s.format.compare(k.version, newest) > 0) {
+			newest, path = k.version, p
 		}
 	}
-	return "", false
+	return path, path != ""
+}
+
+// compare orders versions as the package manager does.
+func (f Format) compare(a, b string) int {
+	if f == RPM {
+		return pkgversion.CompareRPM(a, b)
+	}
+	return pkgversion.CompareDeb(a, b)
 }
 
 // Take copies the bundle at path, a directory or a tar, into the store, and

@@ -171,6 +171,22 @@ func TestANewBundleTakesThePlaceOfTheOneBefore(t *testing.T) {
 	}
 }
 
+func TestOfSeveralVersionsInABundleTheNewestIsTakenWhenNoneIsNamed(t *testing.T) {
+	files := contents(t)
+	for _, version := range []string{"1.9", "1.10~rc1", "1.10", "1.2"} {
+		files["hello-"+version+".deb"] = read(t, buildDeb(t, "hello", version, runtime.GOARCH))
+	}
+	s := open(t, filepath.Join(t.TempDir(), "bundle"))
+	if _, err := s.Take(t.Context(), asDir(t, files)); err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		if file, ok := s.Path("hello", ""); !ok || filepath.Base(file) != "hello-1.10.deb" {
+			t.Fatalf("it is %q, found %v", file, ok)
+		}
+	}
+}
+
 func TestABundleThatCannotBeTakenLeavesTheOneBefore(t *testing.T) {
 	with := func(name, content string) map[string]string {
 		files := contents(t)

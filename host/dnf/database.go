@@ -139,10 +139,10 @@ func (l locks) holds(e pkg.Installed) bool {
 var (
 	// lockLine is an entry of dnf 4, as in "fx-0:1.0-1.*".
 	lockLine = regexp.MustCompile(`^([^!#\s].*)-((?:\d+:)?[^-:\s]+-[^-\s]+)\.[^.\s]+$`)
-	// lockName is an entry of dnf5, as in `name = "fx"`.
+	// These are the lines of an entry of dnf5, as in `name = "fx"`.
+	lockName  = regexp.MustCompile(`^\s*name\s*=\s*"([^"]+)"`)
 	lockEqual = regexp.MustCompile(`^\s*comparator\s*=\s*"([^"]+)"`)
 	lockValue = regexp.MustCompile(`^\s*value\s*=\s*"([^"]+)"`)
-	lockName  = regexp.MustCompile(`^\s*name\s*=\s*"([^"]+)"`)
 )
 
 // lockListLimit bounds a list of locked versions.

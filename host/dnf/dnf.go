@@ -440,7 +440,7 @@ const refreshRounds = 10
 // names and dnf has not met is taken, as an installation takes it: without that
 // a repository whose key was changed could not be read any more.
 func (m *Manager) Refresh(ctx context.Context) error {
-	m.unasked, m.named = nil, true
+	m.unasked, m.named = nil, false
 	var failure error
 	var shown string
 	reason := mesh.ReasonRepository
@@ -455,6 +455,7 @@ func (m *Manager) Refresh(ctx context.Context) error {
 		}
 		failed, signature := refreshFailures(out)
 		if err == nil && len(failed) == 0 {
+			m.named = true
 			break
 		}
 		switch e := resource.AsError(err); {
@@ -466,7 +467,6 @@ func (m *Manager) Refresh(ctx context.Context) error {
 		failure, shown = err, out
 		failed = slices.DeleteFunc(failed, func(id string) bool { return slices.Contains(m.unasked, id) })
 		if len(failed) == 0 {
-			m.named = false
 			break
 		}
 		m.unasked = append(m.unasked, failed...)
@@ -476,7 +476,7 @@ func (m *Manager) Refresh(ctx context.Context) error {
 	}
 	failed := slices.Clone(m.unasked)
 	if !m.named {
-		failed = append(failed, "dnf does not say which")
+		failed = append(failed, "others, which dnf does not name")
 	}
 	return resource.Failed(reason, failure, "these repositories of this node could not be asked: %s", strings.Join(failed, "; ")).WithOutput(pkg.LastLines(shown, reportLines))
 }

@@ -38,6 +38,7 @@ func (m *Manager) Explain(ctx context.Context, t pkg.Target) error {
 	off := m.without()
 	successors, _ := m.query(ctx, append(off, "--whatobsoletes", name)...)
 	successors = except(append(successors, m.installedObsoleting(ctx, name)...))
+	slices.Sort(successors)
 	if len(successors) > 0 && t.Version == "" {
 		return resource.Failed(mesh.ReasonObsoleted, nil, "%s has taken the place of %s; declare that instead", strings.Join(slices.Compact(successors), ", "), t.Name)
 	}

@@ -100,10 +100,14 @@ func (m *Manager) dnf5() bool {
 
 // Mark runs dnf mark.
 func (m *Manager) Mark(ctx context.Context, names []string, mark pkg.Mark) error {
-	word := map[bool]map[pkg.Mark]string{
-		false: {pkg.MarkManual: "install", pkg.MarkAuto: "remove"},
-		true:  {pkg.MarkManual: "user", pkg.MarkAuto: "dependency"},
-	}[m.dnf5()][mark]
+	manual, auto := "install", "remove"
+	if m.dnf5() {
+		manual, auto = "user", "dependency"
+	}
+	word := manual
+	if mark == pkg.MarkAuto {
+		word = auto
+	}
 	argv := m.command("mark", word)
 	argv = append(argv, yes()...)
 	_, err := m.run(ctx, "mark", append(argv, removeSpecs(names)...), 5*time.Minute)

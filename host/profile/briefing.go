@@ -79,11 +79,9 @@ func (c *Collector) packageLines(ctx context.Context, add addLine) {
 		add("package-manager", mesh.OutcomeFail, "neither apt nor dnf is here; packages cannot be managed")
 		return
 	}
-	packages, err := c.cfg.Packages(ctx)
-	switch {
-	case err != nil:
+	if packages, err := c.cfg.Packages(ctx); err != nil {
 		add("package-manager", mesh.OutcomeFail, "the package database of %s cannot be read: %v", c.cfg.Manager, err)
-	default:
+	} else {
 		add("package-manager", mesh.OutcomePass, "%s, %d packages installed", c.cfg.Manager, len(packages))
 	}
 	if c.cfg.Manager != ManagerApt {
@@ -97,42 +95,13 @@ func (c *Collector) packageLines(ctx context.Context, add addLine) {
 	add("package-transaction", mesh.OutcomePass, "no interrupted transaction")
 }
 
-// repositoryLines asks the mesh's repository for its index. That its signature
-// is valid is checked by apt and dnf each time they read it, and not here.
+// repositoryLines asks the mesh's repository for its index, and compares the clock
+// with the time that it answers.
 func (c *Collector) repositoryLines(ctx context.Context, add addLine) {
-	index, err := repositoryIndex()
+	date := c.repositoryLine(ctx, add)
+	then, err := http.ParseTime(date)
 	if err != nil {
-		add("repository", mesh.OutcomeWarn, "%v; packages of the mesh cannot be installed until it is", err)
-		add("clock", mesh.OutcomeWarn, "not compared: there is no repository to ask for the time")
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, repositoryTimeout)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodHead, index, nil)
-	if err != nil {
-		add("repository", mesh.OutcomeFail, "the address of the mesh's repository is wrong: %v", err)
-		add("clock", mesh.OutcomeWarn, "not compared: there is no repository to ask for the time")
-		return
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		add("repository", mesh.OutcomeWarn, "the mesh's repository does not answer: %v", err)
-		add("clock", mesh.OutcomeWarn, "not compared: the repository does not answer")
-		return
-	}
-	if err := resp.Body.Close(); err != nil {
-		add("repository", mesh.OutcomeWarn, "the answer of the mesh's repository broke off: %v", err)
-		add("clock", mesh.OutcomeWarn, "not compared: the answer of the repository broke off")
-		return
-	}
-	if resp.StatusCode != http.StatusOK {
-		add("repository", mesh.OutcomeWarn, "the mesh's repository answers %s for %s", resp.Status, index)
-	} else {
-		add("repository", mesh.OutcomePass, "%s answers; its signature is checked by %s at each use", index, c.cfg.Manager)
-	}
-	then, err := http.ParseTime(resp.Header.Get("Date"))
-	if err != nil {
-		add("clock", mesh.OutcomeWarn, "not compared: the repository does not say the time")
+		add("clock", mesh.OutcomeWarn, "not compared: there is no repository that says the time")
 		return
 	}
 	skew := c.cfg.Now().Sub(then).Round(time.Second)
@@ -141,6 +110,39 @@ func (c *Collector) repositoryLines(ctx context.Context, add addLine) {
 	} else {
 		add("clock", mesh.OutcomePass, "within %s of the control plane's", clockBound)
 	}
+}
+
+// repositoryLine returns the date of the answer; empty: there was none. That the
+// index's signature is valid is checked by apt and dnf each time they read it, and
+// not here.
+func (c *Collector) repositoryLine(ctx context.Context, add addLine) (date string) {
+	index, err := repositoryIndex()
+	if err != nil {
+		add("repository", mesh.OutcomeWarn, "%v; packages of the mesh cannot be installed until it is", err)
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, repositoryTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodHead, index, nil)
+	if err != nil {
+		add("repository", mesh.OutcomeFail, "the address of the mesh's repository is wrong: %v", err)
+		return ""
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		add("repository", mesh.OutcomeWarn, "the mesh's repository does not answer: %v", err)
+		return ""
+	}
+	if err := resp.Body.Close(); err != nil {
+		add("repository", mesh.OutcomeWarn, "the answer of the mesh's repository broke off: %v", err)
+		return ""
+	}
+	if resp.StatusCode == http.StatusOK {
+		add("repository", mesh.OutcomePass, "%s answers; its signature is checked by %s at each use", index, c.cfg.Manager)
+	} else {
+		add("repository", mesh.OutcomeWarn, "the mesh's repository answers %s for %s", resp.Status, index)
+	}
+	return resp.Header.Get("Date")
 }
 
 // repositoryIndex returns the address of the signed index that the machine's

@@ -13,6 +13,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -152,7 +153,7 @@ func machineIDHash() (string, error) {
 // word that stands there until the first boot is over.
 func hashMachineID(id string) (string, error) {
 	if raw, err := hex.DecodeString(id); err != nil || len(raw) != 16 {
-		return "", fmt.Errorf("read the machine id: /etc/machine-id holds none; run systemd-machine-id-setup")
+		return "", errors.New("read the machine id: /etc/machine-id holds none; run systemd-machine-id-setup")
 	}
 	mac := hmac.New(sha256.New, []byte("mesh-host machine id"))
 	mac.Write([]byte(id))

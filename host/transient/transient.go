@@ -284,7 +284,7 @@ func (u *Units) Act(ctx context.Context, unit, verb string) (string, error) {
 }
 
 func tooSlow(unit string, err error) *resource.Error {
-	return resource.Failed(mesh.ReasonTimeout, err, "%s has not ended to start or reload; the next pass looks at it again", unit)
+	return resource.Failed(mesh.ReasonTimeout, err, "%s still starts or reloads after %s; the next pass waits for it again", unit, unitTimeout)
 }
 
 // before reads the unit as it is on the disk now, when nothing is under way.

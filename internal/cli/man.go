@@ -1,8 +1,9 @@
 // Package cli holds what the command lines of the mesh's programs have in
-// common: the hidden command that writes a program's manual page.
+// common: how a wrong command line is answered and which exit code follows, the
+// formats of an answer, the form of the log, and the hidden command that writes a
+// program's manual page.
 //
-// It does not define any command that an operator uses, and does not know what
-// the programs do.
+// It does not know what the programs do.
 package cli
 
 import (

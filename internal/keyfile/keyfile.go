@@ -1,5 +1,6 @@
 // Package keyfile keeps a secret that a program makes once: in a file that only
-// its owner reads, made durably and never replaced.
+// its owner reads, made durably, and replaced only by another that is kept
+// already.
 //
 // It does not know what the bytes mean; see sshkey for SSH keys.
 package keyfile
@@ -13,8 +14,8 @@ import (
 	"path/filepath"
 )
 
-// limit bounds what is read of a file, in bytes.
-const limit = 16 << 10
+// limit bounds a file, in bytes.
+const limit = 64 << 10
 
 // ErrUnusable marks a file that is there and cannot be what was kept.
 var ErrUnusable = errors.New("not a key")
@@ -36,7 +37,7 @@ func LoadOrCreate(dir, name string, create func() ([]byte, error)) ([]byte, erro
 	if data, err = create(); err != nil {
 		return nil, fmt.Errorf("make a key: %w", err)
 	}
-	if err := place(dir, name, data); err != nil {
+	if err := Create(dir, name, data); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
 	return Load(path)
@@ -75,8 +76,21 @@ func Remove(dir, name string) error {
 	return syncDir(dir)
 }
 
-// place writes data beside its place and links it there.
-func place(dir, name string, data []byte) error {
+// Replace puts the file with into the place of the file name, durably, both in
+// dir.
+func Replace(dir, name, with string) error {
+	if err := os.Rename(filepath.Join(dir, with), filepath.Join(dir, name)); err != nil {
+		return fmt.Errorf("replace a key: %w", err)
+	}
+	return syncDir(dir)
+}
+
+// Create makes the file name in dir, durably. When it is there already the error
+// matches fs.ErrExist, and it stays as it is.
+func Create(dir, name string, data []byte) error {
+	if len(data) > limit {
+		return fmt.Errorf("%d bytes are too long: %w", len(data), ErrUnusable)
+	}
 	temporary, err := os.CreateTemp(dir, "."+name+".*") // with mode 0600
 	if err != nil {
 		return fmt.Errorf("write a key: %w", err)
@@ -89,7 +103,8 @@ func place(dir, name string, data []byte) error {
 	if err := temporary.Sync(); err != nil {
 		return fmt.Errorf("write a key: %w", err)
 	}
-	if err := os.Link(temporary.Name(), filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrExist) {
+	// A link, not a rename: it fails when another process made the file first.
+	if err := os.Link(temporary.Name(), filepath.Join(dir, name)); err != nil {
 		return fmt.Errorf("put a key in its place: %w", err)
 	}
 	return syncDir(dir)

@@ -102,12 +102,6 @@ func Check(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// IsUnique reports whether err says that a unique or primary key exists already.
-func IsUnique(err error) bool {
-	var se sqlite3.Error
-	return errors.As(err, &se) && (se.ExtendedCode == sqlite3.ErrConstraintUnique || se.ExtendedCode == sqlite3.ErrConstraintPrimaryKey)
-}
-
 // IsFull reports whether err says that the disk is full.
 func IsFull(err error) bool {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {

@@ -9,12 +9,14 @@ set -u
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failed=
+steps=0
 
 # step NAME WHAT COMMAND... runs one check.
 step() {
 	name=$1
 	what=$2
 	shift 2
+	steps=$((steps + 1))
 	if "$@" >"$work/out" 2>&1; then
 		printf 'ok    %-14s %s\n' "$name" "$what"
 	else
@@ -63,17 +65,6 @@ formatted() {
 	fi
 }
 
-# staticcheck comes from the module that go.mod pins. It is either a tool of
-# go.mod, or run at the version that go.mod requires.
-staticcheck() {
-	if grep -q 'honnef.co/go/tools/cmd/staticcheck$' go.mod; then
-		go tool staticcheck "$@"
-	else
-		version=$(go list -m -f '{{.Version}}' honnef.co/go/tools) || return 1
-		go run "honnef.co/go/tools/cmd/staticcheck@$version" "$@"
-	fi
-}
-
 shellchecked() {
 	xargs shellcheck <"$work/shell"
 }
@@ -87,7 +78,8 @@ step gofmt "$(wc -l <"$work/go") files" formatted
 step vet "$packages" go vet ./...
 step vet-fault "$packages with -tags fault" go vet -tags fault ./...
 step vet-matrix "$packages with -tags matrix" go vet -tags matrix ./...
-step staticcheck "$packages" staticcheck ./...
+step vet-pid1 "$packages with -tags pid1" go vet -tags pid1 ./...
+step staticcheck "$packages" go tool staticcheck ./...
 step shellcheck "$(wc -l <"$work/shell") scripts" shellchecked
 step layering "test/arch over the whole tree" go test -count=1 ./test/arch
 step records "$(go run ./internal/tool/records 2>/dev/null)" go run ./internal/tool/records
@@ -98,4 +90,4 @@ if [ -n "$failed" ]; then
 	echo "check: failed:$failed"
 	exit 1
 fi
-echo "check: all 10 passed"
+echo "check: all $steps passed"

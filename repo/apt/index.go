@@ -5,7 +5,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"sort"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -56,9 +56,7 @@ func (r *Release) Bytes() []byte {
 	}
 	line("Description", r.Description)
 	b.WriteString("SHA256:\n")
-	files := append([]IndexFile(nil), r.Files...)
-	sort.Slice(files, func(i, j int) bool { return files[i].Path < files[j].Path })
-	for _, f := range files {
+	for _, f := range slices.SortedFunc(slices.Values(r.Files), func(a, b IndexFile) int { return strings.Compare(a.Path, b.Path) }) {
 		fmt.Fprintf(&b, " %s %d %s\n", f.SHA256, f.Size, f.Path)
 	}
 	return b.Bytes()

@@ -3,25 +3,28 @@ package http
 import (
 	"fmt"
 	"strings"
+
+	"github.com/meshctl/mesh/repo"
 )
 
-// Places of the key on a client. The path of a file is what every apt since
-// 1.4 and every dnf reads; a key inside the configuration is not.
+// Where the configuration that is handed out expects the key on a client. The
+// path of a file is what every apt since 1.4 and every dnf reads; a key inside
+// the configuration is not.
 const (
-	aptKeyPath = "/etc/apt/keyrings/mesh.asc"
-	rpmKeyPath = "/etc/pki/rpm-gpg/RPM-GPG-KEY-mesh"
+	AptKeyFile = "/etc/apt/keyrings/mesh.asc"
+	DnfKeyFile = "/etc/pki/rpm-gpg/RPM-GPG-KEY-mesh"
 )
 
 // AptSources returns the configuration of apt for a suite, in the deb822 form.
 // arch limits it to one architecture; empty means those of the machine.
 func AptSources(base, suite, arch string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# The mesh's own package repository. The key must stand at %s.\n", aptKeyPath)
+	fmt.Fprintf(&b, "# The mesh's own package repository. The key must stand at %s.\n", AptKeyFile)
 	fmt.Fprintf(&b, "Types: deb\nURIs: %s\nSuites: %s\nComponents: main\n", base, suite)
 	if arch != "" {
 		fmt.Fprintf(&b, "Architectures: %s\n", arch)
 	}
-	fmt.Fprintf(&b, "Signed-By: %s\n", aptKeyPath)
+	fmt.Fprintf(&b, "Signed-By: %s\n", AptKeyFile)
 	return b.String()
 }
 
@@ -35,9 +38,9 @@ func DnfRepo(base, suite string) string { return dnfRepo(base, suite, "mesh") }
 // use two suites.
 func dnfRepo(base, suite, section string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# The mesh's own package repository. The key must stand at %s.\n", rpmKeyPath)
+	fmt.Fprintf(&b, "# The mesh's own package repository. The key must stand at %s.\n", DnfKeyFile)
 	fmt.Fprintf(&b, "[%s]\nname=mesh %s\nbaseurl=%s/rpm/%s/\nenabled=1\n", section, suite, base, suite)
-	fmt.Fprintf(&b, "gpgcheck=1\nrepo_gpgcheck=1\ngpgkey=file://%s\n", rpmKeyPath)
+	fmt.Fprintf(&b, "gpgcheck=1\nrepo_gpgcheck=1\ngpgkey=file://%s\n", DnfKeyFile)
 	b.WriteString("skip_if_unavailable=0\nmetadata_expire=60\n")
 	b.WriteString("# For a repository that only the machines of its mesh may read: /etc/dnf/vars has these.\n")
 	b.WriteString("username=$mesh_reader\npassword=$mesh_password\n")
@@ -49,7 +52,7 @@ func (h *handler) dnf(v vars) string     { return dnfRepo(v.base, v.suite, v.sec
 
 func (h *handler) index(v vars) string {
 	query := ""
-	if v.suite != "stable" {
+	if v.suite != repo.DefaultSuite {
 		query = "?suite=" + v.suite
 	}
 	return fmt.Sprintf(`This is the package repository of a mesh: one apt archive and one rpm repository
@@ -81,5 +84,5 @@ openSUSE, SLES and their kin, as root:
 Then install packages by their names: apt-get install NAME, dnf install NAME,
 zypper install NAME. Another suite: put ?suite=NAME behind mesh.sources and
 mesh.repo, or take mesh-NAME.sources and mesh-NAME.repo to have both.
-`, v.base, strings.Join(v.suites, ", "), strings.Join(v.fingerprints, "\n  "), aptKeyPath, rpmKeyPath, query)
+`, v.base, strings.Join(v.suites, ", "), strings.Join(v.fingerprints, "\n  "), AptKeyFile, DnfKeyFile, query)
 }

@@ -19,9 +19,8 @@ const (
 // pairs remembers which generation of a signed document a client was given, so
 // that the signature that it fetches next is the one over that document. The
 // client is known by its connection, or else by the name that it reads under, or
-// else by its address. Nothing goes wrong
-// when the memory is lost: the client gets the current signature, as it would
-// from any web server.
+// else by its address. Nothing goes wrong when the memory is lost: the client gets
+// the current signature, as it would from any web server.
 type pairs struct {
 	now func() time.Time
 

@@ -3,17 +3,21 @@ package openpgp
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	pgp "github.com/ProtonMail/go-crypto/openpgp"
+
+	"github.com/meshctl/mesh/internal/keyfile"
 )
 
 // ErrRotating is in the error of a rotation that begins while another is under way.
 var ErrRotating = errors.New("a rotation of the key is under way")
+
+// ErrSameKey is in the error of a rotation to the key that signs already.
+var ErrSameKey = errors.New("this key signs the repository already")
 
 // ErrNotRotating is in the error of a step of a rotation that was not begun.
 var ErrNotRotating = errors.New("no rotation of the key is under way")
@@ -31,7 +35,7 @@ type Keys struct {
 
 // OpenKeys opens the keys of dir as Open does.
 func OpenKeys(dir string, o Options) (*Keys, error) {
-	k := &Keys{dir: dir, o: o}
+	k := &Keys{dir: dir, o: o.orDefaults()}
 	return k, k.load()
 }
 
@@ -60,15 +64,8 @@ func (k *Keys) Begin(armoredPrivate []byte) error {
 		return ErrRotating
 	}
 	if armoredPrivate == nil {
-		now, identity := k.o.Now, k.o.Identity
-		if now == nil {
-			now = time.Now
-		}
-		if identity == "" {
-			identity = defaultIdentity
-		}
 		var err error
-		if armoredPrivate, err = Generate(identity, k.o.Bits, now()); err != nil {
+		if armoredPrivate, err = Generate(k.o.Identity, k.o.Bits, k.o.Now()); err != nil {
 			return err
 		}
 	}
@@ -77,12 +74,12 @@ func (k *Keys) Begin(armoredPrivate []byte) error {
 		return err
 	}
 	if added.Fingerprints()[0] == k.Ring().Fingerprints()[0] {
-		return fmt.Errorf("the key %s is the one in use: %w", added.Fingerprints()[0], ErrRotating)
+		return fmt.Errorf("%s: %w", added.Fingerprints()[0], ErrSameKey)
 	}
 	if _, err := added.DetachSign([]byte("a test of the key")); err != nil {
 		return fmt.Errorf("try the new key: %w", err)
 	}
-	if err := createKeyFile(k.dir, nextKeyFile, armoredPrivate); err != nil {
+	if err := keyfile.Create(k.dir, nextKeyFile, armoredPrivate); err != nil {
 		return err
 	}
 	return k.load()
@@ -97,7 +94,7 @@ func (k *Keys) Prefer() error {
 	if !k.Rotating() {
 		return ErrNotRotating
 	}
-	main, err := readKeyFile(k.dir, mainKeyFile)
+	main, err := keyfile.Load(filepath.Join(k.dir, mainKeyFile))
 	if err != nil {
 		return err
 	}
@@ -119,10 +116,7 @@ func (k *Keys) Drop() error {
 	if !k.Rotating() {
 		return ErrNotRotating
 	}
-	if err := os.Rename(filepath.Join(k.dir, nextKeyFile), filepath.Join(k.dir, mainKeyFile)); err != nil {
-		return fmt.Errorf("replace the signing key: %w", err)
-	}
-	if err := syncDir(k.dir); err != nil {
+	if err := keyfile.Replace(k.dir, mainKeyFile, nextKeyFile); err != nil {
 		return err
 	}
 	return k.load()
@@ -132,7 +126,7 @@ func (k *Keys) Drop() error {
 func (k *Keys) Export() ([]byte, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return readKeyFile(k.dir, mainKeyFile)
+	return keyfile.Load(filepath.Join(k.dir, mainKeyFile))
 }
 
 // Info is what one key is.

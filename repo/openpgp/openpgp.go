@@ -31,8 +31,8 @@ const DefaultBits = 4096
 // about or refused by current apt and by sqv.
 const MinBits = 3072
 
-// maxKeyFile bounds a key file; an armored RSA-8192 private key has about 10 KiB.
-const maxKeyFile = 1 << 20
+// maxKey bounds an armored key, in bytes; an RSA-8192 private key has about 10 KiB.
+const maxKey = 64 << 10
 
 // ErrBadSignature is in every error of a signature that does not verify.
 var ErrBadSignature = errors.New("signature does not verify")
@@ -106,7 +106,7 @@ func Generate(identity string, bits int, now time.Time) ([]byte, error) {
 }
 
 func readPrivate(a []byte) (*pgp.Entity, error) {
-	if len(a) > maxKeyFile {
+	if len(a) > maxKey {
 		return nil, errors.New("read private key: file is too large to be a key")
 	}
 	list, err := pgp.ReadArmoredKeyRing(bytes.NewReader(a))
@@ -273,30 +273,18 @@ func (k *Keyring) VerifyBinary(data, sig []byte) error {
 // checksum: what apt's Signed-By and rpm --import read.
 func (k *Keyring) PublicArmored() ([]byte, error) {
 	var out bytes.Buffer
-	err := armored(&out, pgp.PublicKeyType, k.writePublic)
+	err := armored(&out, pgp.PublicKeyType, func(w io.Writer) error {
+		for _, e := range k.signers {
+			if err := e.Serialize(w); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, fmt.Errorf("export public key: %w", err)
 	}
 	return out.Bytes(), nil
-}
-
-// PublicBinary returns the public parts of all keys without armor, the form of
-// a .gpg keyring file.
-func (k *Keyring) PublicBinary() ([]byte, error) {
-	var out bytes.Buffer
-	if err := k.writePublic(&out); err != nil {
-		return nil, fmt.Errorf("export public key: %w", err)
-	}
-	return out.Bytes(), nil
-}
-
-func (k *Keyring) writePublic(w io.Writer) error {
-	for _, e := range k.signers {
-		if err := e.Serialize(w); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Fingerprints returns the keys' fingerprints in upper-case hexadecimal, the

@@ -1,7 +1,9 @@
 package openpgp_test
 
 import (
+	"bytes"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/ProtonMail/go-crypto/openpgp/armor"
 
 	"github.com/meshctl/mesh/repo/openpgp"
 )
@@ -67,13 +71,20 @@ func file(t *testing.T, name string, b []byte) string {
 	return path
 }
 
+// dearmored returns the form of a .gpg keyring file, which gpgv wants.
+func dearmored(t *testing.T, b []byte) []byte {
+	t.Helper()
+	block := must[*armor.Block](t)(armor.Decode(bytes.NewReader(b)))
+	return must[[]byte](t)(io.ReadAll(block.Body))
+}
+
 const text = "Origin: mesh\nSHA256:\n 00 0 x\n"
 
 func TestTheRealGpgvAcceptsBothKindsOfSignatureFromOneKeyAndFromTwo(t *testing.T) {
 	need(t, "gpgv")
 	for n := 1; n <= 2; n++ {
 		k := ring(t, n)
-		public := file(t, "key.gpg", must[[]byte](t)(k.PublicBinary()))
+		public := file(t, "key.gpg", dearmored(t, must[[]byte](t)(k.PublicArmored())))
 		clear := file(t, "InRelease", must[[]byte](t)(k.ClearSign([]byte(text))))
 		detached := file(t, "Release.gpg", must[[]byte](t)(k.DetachSign([]byte(text))))
 		plain := file(t, "Release", []byte(text))
@@ -185,6 +196,17 @@ func TestAKeyThatOthersCanReadOrThatIsDamagedIsAnErrorAndStaysAsItIs(t *testing.
 				t.Errorf("got %v and a file of %d bytes, want an error that says %q and the file of %d bytes", err, len(left), c.says, len(c.body))
 			}
 		})
+	}
+}
+
+func TestARotationToTheKeyInUseIsRefusedAndNoneIsUnderWay(t *testing.T) {
+	keys := must[*openpgp.Keys](t)(openpgp.OpenKeys(t.TempDir(), openpgp.Options{Bits: openpgp.MinBits}))
+	own := must[[]byte](t)(keys.Export())
+
+	err := keys.Begin(own)
+
+	if !errors.Is(err, openpgp.ErrSameKey) || errors.Is(err, openpgp.ErrRotating) || keys.Rotating() {
+		t.Errorf("got %v, and two keys sign: %t; want ErrSameKey and one key", err, keys.Rotating())
 	}
 }
 

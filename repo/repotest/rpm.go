@@ -6,7 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
-	"sort"
+	"slices"
 	"strings"
 )
 
@@ -101,7 +101,7 @@ func Header(region int, values map[int]any) []byte {
 	for t := range values {
 		tags = append(tags, t)
 	}
-	sort.Ints(tags)
+	slices.Sort(tags)
 	var index, store bytes.Buffer
 	u32 := func(b *bytes.Buffer, n ...int) {
 		for _, v := range n {

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"encoding/xml"
 	"fmt"
-	"io"
-	"sort"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -332,21 +330,6 @@ const (
 	Other     Kind = "other"
 )
 
-// WriteDocument writes the document of one kind from the packages' fragments.
-func WriteDocument(w io.Writer, k Kind, fragments [][]byte) error {
-	head, tail := Frame(k, len(fragments))
-	if _, err := io.WriteString(w, head); err != nil {
-		return err
-	}
-	for _, f := range fragments {
-		if _, err := w.Write(f); err != nil {
-			return err
-		}
-	}
-	_, err := io.WriteString(w, tail)
-	return err
-}
-
 // Frame returns what stands around the fragments in a document of n packages.
 func Frame(k Kind, n int) (head, tail string) {
 	const decl = `<?xml version="1.0" encoding="UTF-8"?>` + "\n"
@@ -371,11 +354,9 @@ type Document struct {
 	Time       int64  // seconds since 1970
 }
 
-// Repomd returns repomd.xml. revision is text that changes with every publish.
+// Repomd returns repomd.xml, with the documents in the order given. revision is
+// text that changes with every publish.
 func Repomd(revision string, docs []Document) []byte {
-	docs = append([]Document(nil), docs...)
-	order := map[Kind]int{Primary: 0, Filelists: 1, Other: 2}
-	sort.SliceStable(docs, func(i, j int) bool { return order[docs[i].Kind] < order[docs[j].Kind] })
 	w := &writer{}
 	w.printf("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n")
 	w.printf("<repomd xmlns=\"http://linux.duke.edu/metadata/repo\" xmlns:rpm=\"http://linux.duke.edu/metadata/rpm\">\n")

@@ -61,24 +61,8 @@ func Rewrite(w io.Writer, r io.Reader, sign Signer) (*Package, error) {
 	return p, p.payload(w, r)
 }
 
-// Read reads one rpm from r to its end and checks it as Rewrite does, and
-// returns with it the header signature that it carries (nil: none) and the
-// bytes that this signature is over.
-func Read(r io.Reader) (p *Package, signature, signed []byte, err error) {
-	p, lead, err := readHeaders(r)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	p.HeaderStart = int64(len(lead)) + int64(len(p.sig.raw)+padding(len(p.sig.raw)))
-	p.HeaderEnd = p.HeaderStart + int64(len(p.main.raw))
-	if err := p.payload(io.Discard, r); err != nil {
-		return nil, nil, nil, err
-	}
-	return p, p.sig.bin(sigRSA), p.main.raw, nil
-}
-
 // ReadSignature reads only the headers of an rpm and returns the signature in
-// its signature header and the main header that it is over.
+// its signature header (nil: none) and the main header that it is over.
 func ReadSignature(r io.Reader) (signature, signed []byte, err error) {
 	p, _, err := readHeaders(r)
 	if err != nil {

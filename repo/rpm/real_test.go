@@ -9,7 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"sort"
+	"slices"
 	"strings"
 	"testing"
 
@@ -107,7 +107,8 @@ func TestTheRealRpmVerifiesASignedPackageOfRpmbuildAndFindsItsPayloadUntouched(t
 	original := built(t)
 	keys := repotest.Signer(t)
 	var signed bytes.Buffer
-	if _, err := rpm.Rewrite(&signed, bytes.NewReader(original), keys.SignBinary); err != nil {
+	p, err := rpm.Rewrite(&signed, bytes.NewReader(original), keys.SignBinary)
+	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
@@ -125,7 +126,7 @@ func TestTheRealRpmVerifiesASignedPackageOfRpmbuildAndFindsItsPayloadUntouched(t
 	if !strings.Contains(out, "Header V4 RSA/SHA256 Signature") || strings.Contains(out, "NOKEY") || strings.Contains(out, "BAD") || strings.Contains(out, "NOTFOUND") {
 		t.Errorf("rpmkeys -Kv does not verify the header signature:\n%s", out)
 	}
-	p, _, mainHeader, err := rpm.Read(bytes.NewReader(signed.Bytes()))
+	_, mainHeader, err := rpm.ReadSignature(bytes.NewReader(signed.Bytes()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +179,7 @@ func normal(t *testing.T, doc []byte) string {
 				}
 				attrs = append(attrs, a.Name.Local+"="+a.Value)
 			}
-			sort.Strings(attrs)
+			slices.Sort(attrs)
 			path = append(path, e.Name.Local+"["+strings.Join(attrs, ",")+"]")
 			text = ""
 		case xml.CharData:
@@ -188,7 +189,7 @@ func normal(t *testing.T, doc []byte) string {
 			path, text = path[:len(path)-1], ""
 		}
 	}
-	sort.Strings(lines)
+	slices.Sort(lines)
 	return strings.Join(lines, "\n")
 }
 
@@ -227,16 +228,18 @@ func TestTheMetadataSaysWhatCreaterepoSaysOfTheSamePackage(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				var mine bytes.Buffer
-				if err := rpm.WriteDocument(&mine, kind, [][]byte{fragment}); err != nil {
-					t.Fatal(err)
-				}
-				if got, want := normal(t, mine.Bytes()), normal(t, theirs); got != want {
+				if got, want := normal(t, document(kind, fragment)), normal(t, theirs); got != want {
 					t.Errorf("%s differs (- createrepo_c, + ours):\n%s", kind, difference(want, got))
 				}
 			}
 		})
 	}
+}
+
+// document puts the fragments of packages together as the repository does.
+func document(kind rpm.Kind, fragments ...[]byte) []byte {
+	head, tail := rpm.Frame(kind, len(fragments))
+	return slices.Concat([]byte(head), slices.Concat(fragments...), []byte(tail))
 }
 
 func difference(a, b string) string {
@@ -269,19 +272,16 @@ func TestAPrimaryDocumentThatLostItsEndIsNotReadAsWhole(t *testing.T) {
 	if p, err = rpm.Rewrite(io.Discard, bytes.NewReader(repotest.RPM(repotest.Spec{})), repotest.Signer(t).SignBinary); err != nil {
 		t.Fatal(err)
 	}
-	var doc bytes.Buffer
 	one := p.Fragments(rpm.Place{Href: "x.rpm", Size: 1, SHA256: strings.Repeat("a", 64)}).Primary
-	if err := rpm.WriteDocument(&doc, rpm.Primary, [][]byte{one, one}); err != nil {
-		t.Fatal(err)
-	}
+	doc := document(rpm.Primary, one, one)
 	count := func(b []byte) (n int, err error) {
 		err = rpm.ReadPrimary(bytes.NewReader(b), func(rpm.Entry) error { n++; return nil })
 		return n, err
 	}
 
-	n, whole := count(doc.Bytes())
-	_, cut := count(doc.Bytes()[:doc.Len()-20])
-	_, lost := count(regexp.MustCompile(`(?s)<package .*?</package>\n`).ReplaceAll(doc.Bytes(), nil))
+	n, whole := count(doc)
+	_, cut := count(doc[:len(doc)-20])
+	_, lost := count(regexp.MustCompile(`(?s)<package .*?</package>\n`).ReplaceAll(doc, nil))
 
 	if whole != nil || n != 2 || cut == nil || lost == nil {
 		t.Errorf("the whole document has %d packages (%v); cut short it gives %v, without packages %v; want 2 and two errors", n, whole, cut, lost)
@@ -301,14 +301,14 @@ func FuzzReadingAnRpmNeverPanicsAndSigningWhatIsReadGivesWhatCanBeReadAgain(f *t
 			return
 		}
 		frag := p.Fragments(rpm.Place{Href: p.FileName(), SHA256: strings.Repeat("0", 64)})
-		var doc bytes.Buffer
-		if err := rpm.WriteDocument(&doc, rpm.Primary, [][]byte{frag.Primary}); err != nil {
-			t.Fatal(err)
-		}
-		if err := xml.Unmarshal(doc.Bytes(), new(struct{})); err != nil {
+		if err := xml.Unmarshal(document(rpm.Primary, frag.Primary), new(struct{})); err != nil {
 			t.Fatalf("the metadata is not well-formed: %v", err)
 		}
-		q, signature, _, err := rpm.Read(bytes.NewReader(out.Bytes()))
+		signature, _, err := rpm.ReadSignature(bytes.NewReader(out.Bytes()))
+		if err != nil {
+			t.Fatalf("signed, its headers cannot be read: %v", err)
+		}
+		q, err := rpm.Rewrite(io.Discard, bytes.NewReader(out.Bytes()), sign)
 		if err != nil || q.Content != p.Content || string(signature) != "signature" {
 			t.Fatalf("signed, it reads as %v with signature %q (error %v)", q, signature, err)
 		}

@@ -2,8 +2,9 @@ package rpm
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
-	"sort"
+	"slices"
 )
 
 // foreign are the entries of a signature header that do not survive a publish:
@@ -45,7 +46,7 @@ func withSignature(old *header, signature []byte) ([]byte, error) {
 // marshalHeader writes a header whose entries all lie in one immutable region,
 // which is how rpm itself writes them and what it insists on when it reads.
 func marshalHeader(region uint32, values []value) []byte {
-	sort.SliceStable(values, func(i, j int) bool { return values[i].tag < values[j].tag })
+	slices.SortStableFunc(values, func(a, b value) int { return cmp.Compare(a.tag, b.tag) })
 	var index, store bytes.Buffer
 	put := func(b *bytes.Buffer, n ...uint32) {
 		for _, v := range n {

@@ -83,10 +83,8 @@ func (p *Provider) Announce(ctx context.Context, want mesh.Resource, owned mesh.
 		out.Notes = p.notes(ctx, want, w, have, fresh)
 		return out, nil
 	}
-	if held.verified() || !isOurs || len(r.ours) != 1 || !r.ours[0].same(w.meant()) {
-		if err := announce(&out.Owned, held, r.ours, have, w.meant()); err != nil {
-			return out, err
-		}
+	if err := announce(&out.Owned, held, r.ours, have, w.meant()); err != nil {
+		return out, err
 	}
 	out.Notes = p.notes(ctx, want, w, have, owned)
 	return out, nil

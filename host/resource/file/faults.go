@@ -41,6 +41,9 @@ func unreachable(path string, err error) error {
 	return unwritable(nil, path, "reach the directory", err)
 }
 
+// unwritable names an error of writing at a location.
+func (l *location) unwritable(step string, err error) error { return unwritable(l, l.path, step, err) }
+
 // unwritable names an error of writing. The location, where there is one, is
 // asked for the flag that explains an EPERM.
 func unwritable(at *location, path, step string, err error) error {

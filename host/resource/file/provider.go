@@ -234,8 +234,8 @@ func (p *Provider) Tidy(_ context.Context, id mesh.ResourceID) {
 
 // Apply makes the path as wanted. Other content is always a new file under the
 // old name. Where only owner or mode is wrong the file stays the one it is, where
-// it can. A thing of another type is replaced when it
-// is the mesh's own and Announce has just found it so.
+// it can. A thing of another type is replaced when it is the mesh's own and
+// Announce has just found it so.
 func (p *Provider) Apply(ctx context.Context, want mesh.Resource, _ resource.Diff) error {
 	w, err := wanted(want)
 	if err != nil {

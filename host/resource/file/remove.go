@@ -84,7 +84,7 @@ func (r removal) reading() reading {
 // Remove brings back what stood at the path before the mesh: nothing, or the
 // original. What stands there now must be what was last verified, judged by
 // type, content and target; another owner or mode is not somebody's work and
-// does not count. That it is gone already, is no conflict either.
+// does not count. That it is gone already is no conflict either.
 func (p *Provider) Remove(ctx context.Context, owned mesh.Owned) error {
 	r, err := readRemoval(owned)
 	if err != nil {
@@ -133,32 +133,29 @@ func (r removal) mayReplace(have state) error {
 }
 
 func (p *Provider) putBack(ctx context.Context, at *location, have state, r removal) error {
-	switch r.was.Type {
+	was := r.was
+	if was.Attributes == nil {
+		// It had none, which is not the same as leaving open which it has.
+		was.Attributes = map[string][]byte{}
+	}
+	switch was.Type {
 	case typeNone:
 		return at.remove(have.Type)
 	case typeRegular:
-		if have.becomes(r.was) {
-			return at.setRegular(have, r.was)
+		if have.becomes(was) {
+			return at.setRegular(have, was)
 		}
-		source, err := originalContent(at, have, r.was)
+		source, err := originalContent(at, have, was)
 		if err != nil {
 			return err
 		}
-		was := r.was
-		if was.Attributes == nil {
-			was.Attributes = map[string][]byte{}
-		}
 		return p.putRegular(ctx, at, have, was, source)
 	case typeDirectory:
-		was := r.was
-		if was.Attributes == nil {
-			was.Attributes = map[string][]byte{}
-		}
 		return p.putDirectory(ctx, at, have, was)
 	case typeSymlink:
-		return p.putSymlink(ctx, at, have, r.was)
+		return p.putSymlink(ctx, at, have, was)
 	}
-	return resource.Failed(mesh.ReasonUndo, nil, "a %s stood at %s before the mesh and cannot be put back", r.was.Type, r.path)
+	return resource.Failed(mesh.ReasonUndo, nil, "a %s stood at %s before the mesh and cannot be put back", was.Type, r.path)
 }
 
 // originalContent is what was kept, or what stands there when that is the same.

@@ -71,21 +71,20 @@ func (p *Provider) putRegular(ctx context.Context, at *location, have, target st
 	if err != nil {
 		return err
 	}
-	fail := func(step string, err error) error { return unwritable(at, at.path, step, err) }
 	if err := at.vacant(have.Type); err != nil {
-		return fail("look into the directory", err)
+		return at.unwritable("look into the directory", err)
 	}
 	if err := at.room(target.Size); err != nil {
-		return fail("find room", err)
+		return at.unwritable("find room", err)
 	}
 	fd, err := unix.Openat(at.fd(), temp, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return fail("create a temporary", err)
+		return at.unwritable("create a temporary", err)
 	}
 	f := os.NewFile(uintptr(fd), temp)
 	defer func() {
 		if cerr := f.Close(); err == nil && cerr != nil {
-			err = fail("close the new file", cerr)
+			err = at.unwritable("close the new file", cerr)
 		}
 		if err != nil {
 			_ = unix.Unlinkat(at.fd(), temp, 0)
@@ -93,31 +92,31 @@ func (p *Provider) putRegular(ctx context.Context, at *location, have, target st
 	}()
 	// Until the content is whole and right, the temporary is root's alone.
 	if err := unix.Fchmod(fd, 0o600); err != nil {
-		return fail("set the mode of the temporary", err)
+		return at.unwritable("set the mode of the temporary", err)
 	}
 	fault.Point("file.before-write")
 	if err := fill(ctx, f, source, target, at.path); err != nil {
-		return fail("write the content", err)
+		return at.unwritable("write the content", err)
 	}
 	if err := f.Sync(); err != nil {
-		return fail("bring the content to the disk", err)
+		return at.unwritable("bring the content to the disk", err)
 	}
 	if err := p.verifyTemporary(ctx, at, temp, target); err != nil {
-		return fail("read the new content back", err)
+		return at.unwritable("read the new content back", err)
 	}
 	if err := p.dress(ctx, at, f, have, target); err != nil {
-		return fail("set owner, mode and attributes", err)
+		return at.unwritable("set owner, mode and attributes", err)
 	}
 	if err := f.Sync(); err != nil {
-		return fail("bring owner and mode to the disk", err)
+		return at.unwritable("bring owner and mode to the disk", err)
 	}
 	fault.Point("file.before-rename")
 	if err := at.rename(temp, typeRegular, have.Type); err != nil {
-		return fail("put the new file into place", err)
+		return at.unwritable("put the new file into place", err)
 	}
 	fault.Point("file.after-rename")
 	if err := at.sync(); err != nil {
-		return fail("bring the directory to the disk", err)
+		return at.unwritable("bring the directory to the disk", err)
 	}
 	return nil
 }
@@ -225,13 +224,12 @@ func (p *Provider) putDirectory(ctx context.Context, at *location, have, target 
 	if have.Type == typeDirectory {
 		return p.setDirectory(ctx, at, at.name, have, target)
 	}
-	fail := func(step string, err error) error { return unwritable(at, at.path, step, err) }
 	temp, err := p.temporary(at.name)
 	if err != nil {
 		return err
 	}
 	if err := unix.Mkdirat(at.fd(), temp, 0o700); err != nil {
-		return fail("make the directory", err)
+		return at.unwritable("make the directory", err)
 	}
 	defer func() {
 		if err != nil {
@@ -243,10 +241,10 @@ func (p *Provider) putDirectory(ctx context.Context, at *location, have, target 
 		return err
 	}
 	if err := at.rename(temp, typeDirectory, have.Type); err != nil {
-		return fail("put the directory into place", err)
+		return at.unwritable("put the directory into place", err)
 	}
 	if err := at.sync(); err != nil {
-		return fail("bring the directory to the disk", err)
+		return at.unwritable("bring the directory to the disk", err)
 	}
 	return nil
 }
@@ -254,10 +252,9 @@ func (p *Provider) putDirectory(ctx context.Context, at *location, have, target 
 // setDirectory gives a directory its owner and mode, and a new one its
 // attributes.
 func (p *Provider) setDirectory(ctx context.Context, at *location, name string, have, target state) error {
-	fail := func(step string, err error) error { return unwritable(at, at.path, step, err) }
 	fd, err := unix.Openat(at.fd(), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return fail("open the directory", err)
+		return at.unwritable("open the directory", err)
 	}
 	dir := os.NewFile(uintptr(fd), at.path)
 	defer dir.Close()
@@ -265,18 +262,18 @@ func (p *Provider) setDirectory(ctx context.Context, at *location, name string, 
 		have = state{UID: ^uint32(0)}
 		if target.Attributes != nil {
 			if err := setAttributes(fd, target.Attributes, true, target.Mode, attributeACL, attributeInherited); err != nil {
-				return fail("set the attributes of the directory", err)
+				return at.unwritable("set the attributes of the directory", err)
 			}
 		} else if err := p.setLabel(ctx, at.path, "dir", "", onto(fd)); err != nil {
-			return fail("label the directory", err)
+			return at.unwritable("label the directory", err)
 		}
 	}
 	if err := setOwner(fd, have, target); err != nil {
-		return fail("set owner and mode", err)
+		return at.unwritable("set owner and mode", err)
 	}
 	made := location{dir: dir, name: ".", path: at.path}
 	if err := made.sync(); err != nil {
-		return fail("bring the directory to the disk", err)
+		return at.unwritable("bring the directory to the disk", err)
 	}
 	return nil
 }
@@ -284,7 +281,6 @@ func (p *Provider) setDirectory(ctx context.Context, at *location, name string, 
 // setRegular gives the file that stands there, and whose content is right, its
 // owner and mode. It must have no other name: that one may be somebody else's.
 func (l *location) setRegular(have, target state) error {
-	fail := func(step string, err error) error { return unwritable(l, l.path, step, err) }
 	f, err := l.open()
 	if err != nil {
 		return unreadable(l.path, err)
@@ -299,15 +295,15 @@ func (l *location) setRegular(have, target state) error {
 	}
 	fault.Point("file.before-set")
 	if err := setOwner(int(f.Fd()), have, target); err != nil {
-		return fail("set owner and mode", err)
+		return l.unwritable("set owner and mode", err)
 	}
 	if value, ok := have.Attributes[attributeCapability]; ok {
 		if err := unix.Fsetxattr(int(f.Fd()), attributeCapability, value, 0); err != nil {
-			return fail("keep the capabilities", err)
+			return l.unwritable("keep the capabilities", err)
 		}
 	}
 	if err := f.Sync(); err != nil {
-		return fail("bring owner and mode to the disk", err)
+		return l.unwritable("bring owner and mode to the disk", err)
 	}
 	return nil
 }
@@ -336,20 +332,19 @@ func setOwner(fd int, have, target state) (err error) {
 
 // putSymlink makes the link beside the name and renames it into place.
 func (p *Provider) putSymlink(ctx context.Context, at *location, have, target state) error {
-	fail := func(step string, err error) error { return unwritable(at, at.path, step, err) }
 	temp, err := p.temporary(at.name)
 	if err != nil {
 		return err
 	}
 	if err := at.vacant(have.Type); err != nil {
-		return fail("look into the directory", err)
+		return at.unwritable("look into the directory", err)
 	}
 	if err := unix.Symlinkat(target.Target, at.fd(), temp); err != nil {
-		return fail("make the link", err)
+		return at.unwritable("make the link", err)
 	}
 	drop := func(step string, err error) error {
 		_ = unix.Unlinkat(at.fd(), temp, 0)
-		return fail(step, err)
+		return at.unwritable(step, err)
 	}
 	if err := unix.Fchownat(at.fd(), temp, int(target.UID), int(target.GID), unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return drop("set the owner", err)
@@ -362,7 +357,7 @@ func (p *Provider) putSymlink(ctx context.Context, at *location, have, target st
 		return drop("put the link into place", err)
 	}
 	if err := at.sync(); err != nil {
-		return fail("bring the directory to the disk", err)
+		return at.unwritable("bring the directory to the disk", err)
 	}
 	return nil
 }
@@ -378,10 +373,10 @@ func (l *location) remove(have fileType) error {
 	}
 	err := unix.Unlinkat(l.fd(), l.name, flags)
 	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return unwritable(l, l.path, "remove", err)
+		return l.unwritable("remove", err)
 	}
 	if err := l.sync(); err != nil {
-		return unwritable(l, l.path, "bring the directory to the disk", err)
+		return l.unwritable("bring the directory to the disk", err)
 	}
 	return nil
 }

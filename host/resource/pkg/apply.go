@@ -19,23 +19,24 @@ const adoptions = 3
 // or in as few as it takes. What the tool said is not the result: the caller
 // checks each package afterwards.
 func (p *Provider) ApplySet(ctx context.Context, changes []resource.Change) []error {
-	errs := make([]error, len(changes))
+	return p.anew(len(changes), func(errs []error) error { return p.applyOnce(ctx, changes, errs) })
+}
+
+// anew has once fill in an error for each of n, again from the beginning when a
+// command of an earlier life was found at work.
+func (p *Provider) anew(n int, once func(errs []error) error) []error {
+	errs := make([]error, n)
 	for range adoptions {
 		clear(errs)
-		err := p.applyOnce(ctx, changes, errs)
-		if !errors.Is(err, ErrAdopted) {
+		if !errors.Is(once(errs), ErrAdopted) {
 			return errs
 		}
 		p.snapshot = nil
 	}
 	for i := range errs {
-		errs[i] = busy()
+		errs[i] = resource.Deferred(mesh.ReasonLocked, nil, "earlier package transactions of this host were still ending; it is tried again")
 	}
 	return errs
-}
-
-func busy() error {
-	return resource.Deferred(mesh.ReasonLocked, nil, "earlier package transactions of this host were still ending; it is tried again")
 }
 
 func (p *Provider) applyOnce(ctx context.Context, changes []resource.Change, errs []error) error {
@@ -164,65 +165,61 @@ func versions(found []Installed) string {
 // markManual marks what is declared as asked for, so that no clean-up of
 // packages nobody asked for takes it away.
 func (p *Provider) markManual(ctx context.Context, changes []resource.Change, errs []error) error {
+	var jobs []job
+	for i, c := range changes {
+		if !c.Want.Package.Absent {
+			jobs = append(jobs, job{index: i, target: Target{Name: c.Want.Name, Version: c.Want.Package.Version}})
+		}
+	}
+	marked, err := p.mark(ctx, jobs, MarkManual, errs)
+	p.notes.add(marked, "its mark as automatically installed was taken off")
+	return err
+}
+
+// mark gives the installed packages of some jobs another mark, but for those that
+// have an error, and returns the jobs that it was done for. It returns
+// ErrAdopted when everything has to be decided anew.
+func (p *Provider) mark(ctx context.Context, jobs []job, mark Mark, errs []error) ([]job, error) {
 	marker, ok := p.manager.(Marker)
 	if !ok {
-		return nil
+		return nil, nil
 	}
 	db, err := p.read(ctx)
 	if err != nil {
 		// The read-back will say so for each package.
-		return nil
+		return nil, nil
+	}
+	jobs = slices.DeleteFunc(jobs, func(j job) bool {
+		e, there := pick(db.find(j.target.Name), j.target.Version)
+		return errs[j.index] != nil || !there || e.Mark == "" || e.Mark == mark
+	})
+	if len(jobs) == 0 {
+		return nil, nil
 	}
 	var names []string
-	var which []int
-	for i, c := range changes {
-		if errs[i] != nil || c.Want.Package.Absent {
-			continue
-		}
-		if e, ok := pick(db.find(c.Want.Name), c.Want.Package.Version); ok && e.Mark == MarkAuto {
-			names = append(names, c.Want.Name)
-			which = append(which, i)
-		}
-	}
-	if len(names) == 0 {
-		return nil
+	for _, j := range jobs {
+		names = append(names, j.target.Name)
 	}
 	fault.Point("pkg.before-mark")
-	err = marker.Mark(ctx, names, MarkManual)
+	err = marker.Mark(ctx, names, mark)
 	p.snapshot = nil
 	fault.Point("pkg.after-mark")
-	if err == nil {
-		for _, i := range which {
-			if db.has(changes[i].Want) {
-				p.notes.add([]job{{target: Target{Name: changes[i].Want.Name}}}, "its mark as automatically installed was taken off")
-			}
-		}
-	}
 	if errors.Is(err, ErrAdopted) {
-		return err
+		return nil, err
 	}
-	for _, i := range which {
-		errs[i] = err
+	if err == nil {
+		return jobs, nil
 	}
-	return nil
+	for _, j := range jobs {
+		errs[j.index] = err
+	}
+	return nil, nil
 }
 
 // RemoveSet takes away what this mesh installed, in one transaction or as few
 // as it takes, and brings back what it had removed.
 func (p *Provider) RemoveSet(ctx context.Context, owned []mesh.Owned) []error {
-	errs := make([]error, len(owned))
-	for range adoptions {
-		clear(errs)
-		err := p.removeOnce(ctx, owned, errs)
-		if !errors.Is(err, ErrAdopted) {
-			return errs
-		}
-		p.snapshot = nil
-	}
-	for i := range errs {
-		errs[i] = busy()
-	}
-	return errs
+	return p.anew(len(owned), func(errs []error) error { return p.removeOnce(ctx, owned, errs) })
 }
 
 func (p *Provider) removeOnce(ctx context.Context, owned []mesh.Owned, errs []error) error {
@@ -234,7 +231,7 @@ func (p *Provider) removeOnce(ctx context.Context, owned []mesh.Owned, errs []er
 		return nil
 	}
 	var out, back []job
-	var marks []int
+	var marks []job
 	for i, o := range owned {
 		goal, err := readGoal(o)
 		if err != nil {
@@ -252,7 +249,7 @@ func (p *Provider) removeOnce(ctx context.Context, owned []mesh.Owned, errs []er
 			back = append(back, job{index: i, target: Target{Name: name, Version: goal.version}})
 		}
 		if goal.mark == MarkAuto {
-			marks = append(marks, i)
+			marks = append(marks, job{index: i, target: Target{Name: name}})
 		}
 	}
 	if err := p.run(ctx, out, errs); err != nil {
@@ -264,7 +261,8 @@ func (p *Provider) removeOnce(ctx context.Context, owned []mesh.Owned, errs []er
 	if err := p.bringBack(ctx, back, errs); err != nil {
 		return err
 	}
-	return p.markAuto(ctx, owned, marks, errs)
+	_, err = p.mark(ctx, marks, MarkAuto, errs)
+	return err
 }
 
 // needed turns "would remove others" around: others need it.
@@ -292,38 +290,6 @@ func (p *Provider) bringBack(ctx context.Context, jobs []job, errs []error) erro
 		again = append(again, j)
 	}
 	return p.run(ctx, again, errs)
-}
-
-func (p *Provider) markAuto(ctx context.Context, owned []mesh.Owned, marks []int, errs []error) error {
-	marker, ok := p.manager.(Marker)
-	if !ok {
-		return nil
-	}
-	db, err := p.read(ctx)
-	if err != nil {
-		return nil
-	}
-	var names []string
-	var which []int
-	for _, i := range marks {
-		name := owned[i].Resource.Name()
-		if e, there := pick(db.find(name), ""); errs[i] == nil && there && e.Mark == MarkManual {
-			names = append(names, name)
-			which = append(which, i)
-		}
-	}
-	if len(names) == 0 {
-		return nil
-	}
-	err = marker.Mark(ctx, names, MarkAuto)
-	p.snapshot = nil
-	if errors.Is(err, ErrAdopted) {
-		return err
-	}
-	for _, i := range which {
-		errs[i] = err
-	}
-	return nil
 }
 
 // goal is what removing the management of a package means.

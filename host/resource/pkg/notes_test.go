@@ -2,6 +2,7 @@ package pkg_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -39,12 +40,19 @@ func (m *telling) Finish(_ context.Context, t pkg.Target, others []string) error
 	return nil
 }
 
-type watching struct{ looks []pkg.Watch }
+// watching is a machine whose services look like looks, one after the other. The
+// look of the number blind, from 1, is not possible.
+type watching struct {
+	looks       []pkg.Watch
+	look, blind int
+}
 
 func (w *watching) Watch(context.Context) (pkg.Watch, error) {
-	now := w.looks[0]
-	w.looks = w.looks[1:]
-	return now, nil
+	w.look++
+	if w.look == w.blind {
+		return pkg.Watch{}, errors.New("the bus does not answer")
+	}
+	return w.looks[w.look-1], nil
 }
 
 func change(want mesh.Resource) []resource.Change { return []resource.Change{{Want: want}} }
@@ -66,6 +74,20 @@ func TestWhatATransactionDidBesidesIsTold(t *testing.T) {
 	p.StartPass(t.Context(), nil)
 	if note := strings.Join(p.Notes(context.Background(), present("needs", "1")), "; "); note != "" {
 		t.Errorf("the next pass still tells %q", note)
+	}
+}
+
+func TestNothingIsToldOfServicesThatWereNotSeenBeforeOrAfter(t *testing.T) {
+	for blind := 1; blind <= 2; blind++ {
+		same := pkg.Watch{Active: []string{"up.service"}, Outdated: []string{"old.service"}}
+		p := pkg.New(pkg.Config{Manager: pkgtest.NewFake(repository()), Services: &watching{looks: []pkg.Watch{same, same}, blind: blind}})
+		p.StartPass(t.Context(), nil)
+		if errs := p.ApplySet(t.Context(), change(present("fx", "1"))); errs[0] != nil {
+			t.Fatal(errs[0])
+		}
+		if notes := p.Notes(t.Context(), present("fx", "1")); len(notes) != 0 {
+			t.Errorf("with look %d not possible, told is %q", blind, notes)
+		}
 	}
 }
 

@@ -92,13 +92,6 @@ func (d *database) find(name string) []Installed {
 	return found
 }
 
-// has reports whether a package was there, in the version that is wanted, when
-// the pass began to change it.
-func (d *database) has(want mesh.Resource) bool {
-	_, ok := pick(d.find(want.Name), want.Package.Version)
-	return ok
-}
-
 // read returns the database of this pass.
 func (p *Provider) read(ctx context.Context) (*database, error) {
 	if p.manager == nil {

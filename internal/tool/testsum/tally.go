@@ -46,8 +46,6 @@ type tally struct {
 	// broken lists what failed without a test to blame: a package that did
 	// not build, a panic in TestMain.
 	broken []string
-	// strays counts lines that are no JSON.
-	strays int
 }
 
 func newTally(talk io.Writer) *tally {
@@ -74,7 +72,7 @@ func (t *tally) read(r io.Reader) error {
 func (t *tally) line(line []byte) {
 	var e event
 	if err := json.Unmarshal(line, &e); err != nil {
-		t.strays++
+		// Some tools write lines of their own between.
 		fmt.Fprintf(t.talk, "%s", line)
 		return
 	}

@@ -17,9 +17,6 @@ import (
 	"github.com/meshctl/mesh/packaging"
 )
 
-// errCompiler says that a C compiler has to be installed first.
-var errCompiler = errors.New("no C compiler for")
-
 const versionVariable = "github.com/meshctl/mesh/internal/version.Version"
 
 // compile builds the binaries of one architecture and returns their directory.
@@ -77,7 +74,7 @@ func compilerFor(arch string) (string, error) {
 			return c, nil
 		}
 	}
-	return "", fmt.Errorf("%w %s: install %s", errCompiler, arch, map[string]string{"amd64": "gcc-x86-64-linux-gnu", "arm64": "gcc-aarch64-linux-gnu"}[arch])
+	return "", fmt.Errorf("no C compiler for %s: install %s", arch, map[string]string{"amd64": "gcc-x86-64-linux-gnu", "arm64": "gcc-aarch64-linux-gnu"}[arch])
 }
 
 // checkStatic makes sure that a binary needs no loader and no library.

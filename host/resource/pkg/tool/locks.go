@@ -18,10 +18,10 @@ import (
 const lockPoll = 250 * time.Millisecond
 
 // WaitUnlocked waits until no other process holds a record lock, or a lock of a
-// whole file, on any of the files, at most for limit. Then the error is Deferred and names the holder.
-// Files that do not exist are not locked. It takes no lock itself: whoever
-// comes next may be faster, and the tool has its own way of waiting. It calls
-// waiting, which may be nil, at every look.
+// whole file, on any of the files, at most for limit. Then the error is Deferred
+// and names the holder. Files that do not exist are not locked. It takes no lock
+// itself: whoever comes next may be faster, and the tool has its own way of
+// waiting. It calls waiting, which may be nil, at every look.
 func WaitUnlocked(ctx context.Context, limit time.Duration, waiting func(), files ...string) error {
 	deadline := time.NewTimer(limit)
 	defer deadline.Stop()
