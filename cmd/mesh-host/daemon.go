@@ -309,7 +309,7 @@ func assemble(ctx context.Context, p parts) (*host.Host, error) {
 	reconciler := reconcile.New(reconcile.Config{
 		Store: p.store,
 		Providers: []resource.Provider{
-			file.New(file.Config{Content: p.store, Logger: log}),
+			file.NewPatient(file.New(file.Config{Content: p.store, Logger: log}), file.Patience, p.beat),
 			p.upgrader.Wrap(pkg.New(pkg.Config{Manager: p.manager, Local: p.bundles, Logger: log, Keep: []string{"mesh-host"}, Services: units})),
 		},
 		Units: units,

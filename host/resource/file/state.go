@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"sync/atomic"
 
 	mesh "github.com/meshctl/mesh"
 	"golang.org/x/sys/unix"
@@ -241,7 +242,7 @@ func (p *Provider) read(ctx context.Context, l *location, r reading) (state, err
 	}
 	switch {
 	case r.content && s.Size <= OriginalLimit:
-		return s, s.readContent(ctx, f, l.path)
+		return s, s.readContent(p.reader(ctx, f), l.path)
 	case r.content:
 		s.TooLarge = true
 	}
@@ -273,8 +274,8 @@ func (s *state) readDirectoryAttributes(l *location) error {
 	return nil
 }
 
-func (s *state) readContent(ctx context.Context, f io.Reader, path string) error {
-	data, err := io.ReadAll(io.LimitReader(contextReader{ctx, f}, OriginalLimit+1))
+func (s *state) readContent(f io.Reader, path string) error {
+	data, err := io.ReadAll(io.LimitReader(f, OriginalLimit+1))
 	if err != nil {
 		return fmt.Errorf("read %s: %w", path, err)
 	}
@@ -291,21 +292,28 @@ func (p *Provider) digest(ctx context.Context, r io.Reader) (string, error) {
 		p.buffer = make([]byte, 128<<10)
 	}
 	h := sha256.New()
-	if _, err := io.CopyBuffer(h, contextReader{ctx, r}, p.buffer); err != nil {
+	if _, err := io.CopyBuffer(h, p.reader(ctx, r), p.buffer); err != nil {
 		return "", err
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// contextReader ends a long read when its context ends. It lives for one call.
+// contextReader ends a long read when its context ends, and counts its turns. It
+// lives for one call.
 type contextReader struct {
-	ctx context.Context
-	r   io.Reader
+	ctx   context.Context
+	r     io.Reader
+	turns *atomic.Uint64
+}
+
+func (p *Provider) reader(ctx context.Context, r io.Reader) contextReader {
+	return contextReader{ctx, r, &p.turns}
 }
 
 func (c contextReader) Read(p []byte) (int, error) {
 	if err := c.ctx.Err(); err != nil {
 		return 0, err
 	}
+	c.turns.Add(1)
 	return c.r.Read(p)
 }

@@ -96,7 +96,7 @@ func (p *Provider) putRegular(ctx context.Context, at *location, have, target st
 		return fail("set the mode of the temporary", err)
 	}
 	fault.Point("file.before-write")
-	if err := fill(ctx, f, source, target, at.path); err != nil {
+	if err := p.fill(ctx, f, source, target, at.path); err != nil {
 		return fail("write the content", err)
 	}
 	if err := f.Sync(); err != nil {
@@ -159,9 +159,9 @@ func (l *location) room(size int64) error {
 
 // fill copies source into f and refuses anything but the content that was
 // meant.
-func fill(ctx context.Context, f *os.File, source io.Reader, target state, path string) error {
+func (p *Provider) fill(ctx context.Context, f *os.File, source io.Reader, target state, path string) error {
 	h := sha256.New()
-	n, err := io.CopyBuffer(io.MultiWriter(f, h), contextReader{ctx, io.LimitReader(source, target.Size+1)}, make([]byte, 128<<10))
+	n, err := io.CopyBuffer(io.MultiWriter(f, h), p.reader(ctx, io.LimitReader(source, target.Size+1)), make([]byte, 128<<10))
 	if err != nil {
 		return err
 	}
