@@ -81,6 +81,27 @@ func TestAWriteThatDoesNotComeBackIsUnknownAndEverythingElseIsApplied(t *testing
 	})
 }
 
+func TestOfAFileSystemOfTheMachinesOwnOnlyThePathIsLeftAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t)
+		own := s.mkdir("own", 0o755)
+		if err := unix.Mount("own", own, "tmpfs", 0, ""); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := unix.Unmount(own, unix.MNT_DETACH); err != nil {
+				t.Error(err)
+			}
+		}()
+		goOn := s.stuck("own/slow")
+		s.declare(s.file("own/slow", "1"), s.file("own/b", "1"))
+		s.says("own/slow", mesh.StatusUnknown, mesh.ReasonTimeout)
+		s.says("own/b", mesh.StatusChanged, "")
+		close(goOn)
+		synctest.Wait()
+	})
+}
+
 func TestAPassInWhichACallDoesNotComeBackEndsWhenTheHostIsToEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t)
