@@ -148,7 +148,7 @@ func TestAProviderWithANonsenseErrorMakesNothingGood(t *testing.T) {
 
 func TestAPackageOnAMachineWithoutAManagerSaysSo(t *testing.T) {
 	w := newWorld(t)
-	r := reconcile.New(reconcile.Config{Store: w.store, Units: w.units, Now: w.now(), Log: quiet()})
+	r := reconcile.New(reconcile.Config{Store: w.store, Units: w.units, Now: w.now, Log: quiet()})
 	d := mesh.Declaration{Generation: 1, Resources: []mesh.Resource{pack("p")}}
 	if _, err := r.Run(t.Context(), d, mesh.TriggerDeclared, never); err != nil {
 		t.Fatal(err)
