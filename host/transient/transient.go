@@ -272,13 +272,16 @@ func (u *Units) Act(ctx context.Context, unit, verb string) (string, error) {
 			return note, nil
 		}
 	}
-	err = u.act(bounded, before, verb, begun)
+	after, err := u.act(bounded, before, verb, begun)
 	if err != nil && bounded.Err() != nil {
 		u.slow[unit] = verb
 		return "", tooSlow(unit, err)
 	}
 	if err != nil {
 		return "", resource.Failed(mesh.ReasonUnit, err, "%s of %s: %v", verb, unit, err).WithOutput(journal(ctx, unit))
+	}
+	if after.Forgotten() {
+		note = unit + " has ended, and the service manager keeps nothing of it, so whether its conditions were met is not known"
 	}
 	return note, nil
 }
@@ -331,9 +334,10 @@ func judge(s systemd.UnitState, verb string) (note string, act bool, err *resour
 	return "", true, nil
 }
 
-// act does it, unless it was begun before, and looks what becomes of it.
-func (u *Units) act(ctx context.Context, before systemd.UnitState, verb string, begun bool) (err error) {
-	after := before
+// act does it, unless it was begun before, and looks what becomes of it. It
+// returns the unit as it was seen last.
+func (u *Units) act(ctx context.Context, before systemd.UnitState, verb string, begun bool) (after systemd.UnitState, err error) {
+	after = before
 	switch {
 	case begun:
 	case verb == "reload":
@@ -342,23 +346,20 @@ func (u *Units) act(ctx context.Context, before systemd.UnitState, verb string, 
 		// What failed or was restarted often before is no reason against this start,
 		// and this one is not to use up the limit of the starts after it.
 		if err := u.client.ResetFailed(ctx, before.Name); err != nil {
-			return err
+			return before, err
 		}
 		after, err = u.client.Restart(ctx, before.Name)
 	}
-	if err != nil {
-		return err
-	}
-	if after.DidItsPart() {
-		return nil
+	if err != nil || after.DidItsPart() {
+		return after, err
 	}
 	if after, err = u.client.Stays(ctx, after, verb, staysFor); err != nil {
-		return err
+		return after, err
 	}
 	if after.ActiveState != systemd.ActiveActive {
-		return fmt.Errorf("it is %s (%s)", after.ActiveState, after.SubState)
+		return after, fmt.Errorf("it is %s (%s)", after.ActiveState, after.SubState)
 	}
-	return nil
+	return after, nil
 }
 
 // turning calls beat again and again until what it returns is called: for a
