@@ -92,6 +92,9 @@ type Provider struct {
 	// wanted, and the mesh's own. Empty path: nothing.
 	ours     state
 	oursPath string
+	// announced is what Announce saw at announcedPath. Empty path: nothing.
+	announced     state
+	announcedPath string
 }
 
 var (
@@ -136,7 +139,7 @@ func (p *Provider) Kind() mesh.Kind { return mesh.KindFile }
 func (p *Provider) StartPass(_ context.Context, declared []mesh.Resource) {
 	p.accounts.forget()
 	p.mounts = mounts{}
-	p.lastPath, p.oursPath = "", ""
+	p.lastPath, p.oursPath, p.announcedPath = "", "", ""
 	p.memory.kinds = nil
 	p.declared, p.reached = make(map[string]bool, len(declared)), &reached{first: make(map[string]string)}
 	for _, r := range declared {
@@ -291,7 +294,11 @@ func (p *Provider) Apply(ctx context.Context, want mesh.Resource, _ resource.Dif
 		return unreadable(want.Name, err)
 	}
 	ours := p.oursPath == want.Name && have.same(p.ours)
-	p.oursPath = ""
+	changed := p.announcedPath == want.Name && !have.still(p.announced)
+	p.oursPath, p.announcedPath = "", ""
+	if changed {
+		return changedJustNow(want.Name)
+	}
 	if err := w.admits(want.Name, have.Type); err != nil && !ours {
 		return err
 	}

@@ -86,6 +86,17 @@ func (s state) equal(o state) bool {
 	return s.UID == o.UID && s.GID == o.GID && (s.Type == typeSymlink || s.Mode == o.Mode)
 }
 
+// still reports whether nobody touched what stood there between two looks. Of a
+// directory only the type counts. Where a file lies does not: there are file
+// systems that number it anew for each look.
+func (s state) still(before state) bool {
+	if s.Type != before.Type || s.Type == typeNone || s.Type == typeDirectory {
+		return s.Type == before.Type
+	}
+	a, b := s.print, before.print
+	return a.size == b.size && a.mtime == b.mtime && a.ctime == b.ctime && a.uid == b.uid && a.gid == b.gid && a.mode == b.mode
+}
+
 // becomes reports whether a regular file can be given the owner and mode of o
 // and stay the file that it is: its content is right, it has no other name, and
 // nobody loses the right to write to it, who might hold it open.

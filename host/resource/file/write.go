@@ -112,7 +112,7 @@ func (p *Provider) putRegular(ctx context.Context, at *location, have, target st
 		return fail("bring owner and mode to the disk", err)
 	}
 	fault.Point("file.before-rename")
-	if err := at.rename(temp, typeRegular, have.Type); err != nil {
+	if err := at.rename(temp, typeRegular, have); err != nil {
 		return fail("put the new file into place", err)
 	}
 	fault.Point("file.after-rename")
@@ -185,10 +185,20 @@ func (p *Provider) verifyTemporary(ctx context.Context, at *location, temp strin
 	return nil
 }
 
-// rename puts the temporary into place. Where nothing stood, it refuses to
-// replace what appeared since. Between a directory and something else there is
+// rename puts the temporary into place, unless what stood there was changed since
+// it was looked at. Where nothing stood, it refuses to replace what appeared
+// since. Between a directory and something else there is
 // no rename in one step, and a directory goes only when it is empty.
-func (l *location) rename(temp string, now, was fileType) error {
+func (l *location) rename(temp string, now fileType, have state) error {
+	was := have.Type
+	if was != typeNone {
+		var last state
+		if err := last.stat(l.fd(), l.name, unix.AT_SYMLINK_NOFOLLOW); err != nil && !errors.Is(err, unix.ENOENT) {
+			return err
+		} else if err != nil || !last.still(have) {
+			return changedJustNow(l.path)
+		}
+	}
 	if was != typeNone && (was == typeDirectory) != (now == typeDirectory) {
 		if err := l.remove(was); err != nil {
 			return err
@@ -242,7 +252,7 @@ func (p *Provider) putDirectory(ctx context.Context, at *location, have, target 
 	if err := p.setDirectory(ctx, at, temp, have, target); err != nil {
 		return err
 	}
-	if err := at.rename(temp, typeDirectory, have.Type); err != nil {
+	if err := at.rename(temp, typeDirectory, have); err != nil {
 		return fail("put the directory into place", err)
 	}
 	if err := at.sync(); err != nil {
@@ -358,7 +368,7 @@ func (p *Provider) putSymlink(ctx context.Context, at *location, have, target st
 		return drop("label the link", err)
 	}
 	fault.Point("file.before-rename")
-	if err := at.rename(temp, typeSymlink, have.Type); err != nil {
+	if err := at.rename(temp, typeSymlink, have); err != nil {
 		return drop("put the link into place", err)
 	}
 	if err := at.sync(); err != nil {
