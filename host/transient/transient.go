@@ -64,12 +64,13 @@ type Runner struct {
 	dir    string
 	beat   func()
 	log    *slog.Logger
+	look   looker
 }
 
 // NewRunner makes a Runner that keeps output files in dir and calls beat while
 // it waits.
 func NewRunner(client *systemd.Client, dir string, beat func(), log *slog.Logger) *Runner {
-	return &Runner{client: client, dir: dir, beat: beat, log: log}
+	return &Runner{client: client, dir: dir, beat: beat, log: log, look: newLooker()}
 }
 
 // Settle waits for a command that an earlier life of this host left running,
@@ -158,7 +159,11 @@ func (r *Runner) Run(ctx context.Context, cmd pkg.Command) (pkg.Outcome, error) 
 func (r *Runner) keepLeft(ctx context.Context) []string {
 	var pids []int
 	var commands []string
-	for _, p := range processes() {
+	all, ok := within(ctx, r.look, lookLimit, processes)
+	if !ok {
+		r.log.WarnContext(ctx, "the processes could not be looked at, so what a package transaction left running ends with it")
+	}
+	for _, p := range all {
 		if p.unit == unitName && p.command != "" {
 			pids, commands = append(pids, p.pid), append(commands, p.command)
 		}
@@ -207,7 +212,7 @@ func (r *Runner) watch(ctx context.Context, limit time.Duration) (result systemd
 			return e.result, doing, e.err
 		case <-last.C:
 			if limit > 0 {
-				doing = youngest(unitName)
+				doing, _ = within(ctx, r.look, lookLimit, func() string { return youngest(unitName) })
 			}
 		case <-ticker.C:
 		}
@@ -240,6 +245,7 @@ func tail(file string) (string, error) {
 type Units struct {
 	client *systemd.Client
 	beat   func()
+	look   looker
 	// slow holds what was begun at a unit and had not ended when the wait for it
 	// did, by unit: it is waited for again and not begun anew.
 	slow map[string]string
@@ -247,7 +253,7 @@ type Units struct {
 
 // NewUnits makes a Units that calls beat around each job.
 func NewUnits(client *systemd.Client, beat func()) *Units {
-	return &Units{client: client, beat: beat, slow: make(map[string]string)}
+	return &Units{client: client, beat: beat, look: newLooker(), slow: make(map[string]string)}
 }
 
 // Act implements reconcile.Units.
@@ -394,7 +400,11 @@ func (u *Units) Watch(ctx context.Context) (pkg.Watch, error) {
 		return pkg.Watch{}, fmt.Errorf("list the services that run: %w", err)
 	}
 	active = slices.DeleteFunc(active, func(name string) bool { return name == unitName })
-	return pkg.Watch{Active: active, Outdated: outdated()}, nil
+	old, ok := within(ctx, u.look, lookLimit, outdated)
+	if !ok {
+		return pkg.Watch{}, errors.New("look at what the processes run: the kernel does not answer for one of them")
+	}
+	return pkg.Watch{Active: active, Outdated: old}, nil
 }
 
 // DaemonReload implements reconcile.Units.

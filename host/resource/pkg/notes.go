@@ -60,7 +60,8 @@ func (p *Provider) take(jobs []job) {
 }
 
 // tell compares the database and the services before and after a transaction.
-func (p *Provider) tell(ctx context.Context, jobs []job, t Transaction, before, after *database, then Watch) {
+// Nil: nobody saw how the services were before.
+func (p *Provider) tell(ctx context.Context, jobs []job, t Transaction, before, after *database, then *Watch) {
 	var along []string
 	for _, e := range after.entries {
 		asked := slices.ContainsFunc(t.Install, func(x Target) bool { return matches(x.Name, e.Name, e.Arch, after.native) })
@@ -75,7 +76,7 @@ func (p *Provider) tell(ctx context.Context, jobs []job, t Transaction, before, 
 		p.notes.add(jobs, "with it came %s", some(along))
 	}
 	p.take(jobs)
-	if p.services == nil {
+	if then == nil {
 		return
 	}
 	now, err := p.services.Watch(ctx)
@@ -98,16 +99,17 @@ func (p *Provider) tell(ctx context.Context, jobs []job, t Transaction, before, 
 	}
 }
 
-// watch looks at the services before a transaction.
-func (p *Provider) watch(ctx context.Context) Watch {
+// watch looks at the services before a transaction. Nil: that was not possible.
+func (p *Provider) watch(ctx context.Context) *Watch {
 	if p.services == nil {
-		return Watch{}
+		return nil
 	}
 	w, err := p.services.Watch(ctx)
 	if err != nil {
 		p.log.LogAttrs(ctx, slog.LevelWarn, "services could not be looked at before a transaction", slog.Any("error", err))
+		return nil
 	}
-	return w
+	return &w
 }
 
 // despite tells that the tool reported an error although its work is done.

@@ -2,6 +2,7 @@ package pkg_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -39,9 +40,17 @@ func (m *telling) Finish(_ context.Context, t pkg.Target, others []string) error
 	return nil
 }
 
-type watching struct{ looks []pkg.Watch }
+type watching struct {
+	looks []pkg.Watch
+	// blind is how many looks are not possible at first.
+	blind int
+}
 
 func (w *watching) Watch(context.Context) (pkg.Watch, error) {
+	if w.blind > 0 {
+		w.blind--
+		return pkg.Watch{}, errors.New("no answer")
+	}
 	now := w.looks[0]
 	w.looks = w.looks[1:]
 	return now, nil
@@ -66,6 +75,19 @@ func TestWhatATransactionDidBesidesIsTold(t *testing.T) {
 	p.StartPass(t.Context(), nil)
 	if note := strings.Join(p.Notes(context.Background(), present("needs", "1")), "; "); note != "" {
 		t.Errorf("the next pass still tells %q", note)
+	}
+}
+
+// Shows: M4
+func TestOfServicesThatNobodySawBeforeNothingIsTold(t *testing.T) {
+	w := &watching{blind: 1, looks: []pkg.Watch{{Active: []string{"ran-all-the-time.service"}}}}
+	p := pkg.New(pkg.Config{Manager: pkgtest.NewFake(repository()), Services: w})
+	p.StartPass(t.Context(), nil)
+	if errs := p.ApplySet(t.Context(), change(present("fx", "1"))); errs[0] != nil {
+		t.Fatal(errs[0])
+	}
+	if note := strings.Join(p.Notes(context.Background(), present("fx", "1")), "; "); note != "" {
+		t.Errorf("told is %q", note)
 	}
 }
 
