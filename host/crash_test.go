@@ -12,6 +12,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -99,7 +100,7 @@ func live(ctx context.Context, dir string) (err error) {
 		Store: st, Describer: machine{}, Enroller: &control{}, Bundles: &bundles{}, Settings: s,
 		Reconciler: reconcile.New(reconcile.Config{
 			Store: st, Now: time.Now, Log: quiet,
-			Providers: []resource.Provider{file.New(file.Config{Content: st})},
+			Providers: []resource.Provider{file.NewPatient(file.New(file.Config{Content: st}), file.Patience, func() {})},
 		}),
 		Save:   func(s host.Settings) error { return host.SaveSettings(settings, s) },
 		Forget: func() error { return os.WriteFile(filepath.Join(dir, "identity"), []byte("new"), 0o600) },
@@ -107,17 +108,50 @@ func live(ctx context.Context, dir string) (err error) {
 		Settle: func(context.Context) error { return nil },
 		Notify: &serviceManager{}, Now: time.Now, Log: quiet, Beats: host.NewBeats(time.Now),
 	})
-	ctx, cancel := context.WithCancel(ctx)
+	asked, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithCancel(asked)
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() { ended <- h.Run(ctx) }()
+	err = story(ctx, h, dir, s.Enrolled())
+	cancel()
+	ran := <-ended
+	if asked.Err() != nil {
+		// What was under way has no end, and the daemon has to have ended well.
+		if errors.Is(ran, context.Canceled) {
+			return nil
+		}
+		return ran
+	}
+	return errors.Join(err, ran)
+}
+
+// downloading is a point of this test: content is on its way.
+const downloading = "test.downloading"
+
+// fetch brings content that travels by itself. At its point it brings no more.
+func fetch(ctx context.Context, _ string, w io.Writer) error {
+	if _, err := io.WriteString(w, blob[:5]); err != nil {
+		return err
+	}
+	fault.Point(downloading)
+	if os.Getenv(fault.EnvPoint) == downloading {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	_, err := io.WriteString(w, blob[5:])
+	return err
+}
+
+// story is what a host does in one life.
+func story(ctx context.Context, h *host.Host, dir string, enrolled bool) error {
 	if _, err := os.Stat(filepath.Join(dir, "left")); err == nil {
 		// An earlier life was told that it has left.
 		_, err := h.Look(ctx)
-		cancel()
-		return errors.Join(err, <-ended)
+		return err
 	}
-	if !s.Enrolled() {
+	if !enrolled {
 		if _, err := h.Enrol(ctx, token); err != nil {
 			return err
 		}
@@ -128,7 +162,6 @@ func live(ctx context.Context, dir string) (err error) {
 			return err
 		}
 		if status.Held < d.Generation {
-			fetch := func(_ context.Context, _ string, w io.Writer) error { _, err := io.WriteString(w, blob); return err }
 			if r, err := h.Declare(ctx, d, fetch); err != nil || r.Refused != "" {
 				return fmt.Errorf("declare %s: refused %q: %w", d.Generation, r.Refused, err)
 			}
@@ -141,12 +174,9 @@ func live(ctx context.Context, dir string) (err error) {
 		}
 	}
 	if _, err := os.Stat(filepath.Join(dir, "leaves")); err == nil {
-		if err := leave(ctx, h, dir); err != nil {
-			return err
-		}
+		return leave(ctx, h, dir)
 	}
-	cancel()
-	return <-ended
+	return nil
 }
 
 // leave applies a final declaration and waits until the host belongs to no mesh.
@@ -242,21 +272,9 @@ func TestADaemonThatDiesAtAnyPointComesBackAndFinishes(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("files are written as root")
 	}
-	points := slices.DeleteFunc(faultPoints(t), func(p string) bool {
-		return slices.ContainsFunc(elsewhere, func(prefix string) bool { return strings.HasPrefix(p, prefix) })
-	})
-	for _, point := range points {
+	for _, point := range daemonPoints(t) {
 		t.Run(point, func(t *testing.T) {
-			dir := t.TempDir()
-			place := filepath.Join(dir, "machine")
-			if err := os.Mkdir(place, 0o755); err != nil {
-				t.Fatal(err)
-			}
-			for name, content := range before {
-				if err := os.WriteFile(filepath.Join(place, name), []byte(content), 0o640); err != nil {
-					t.Fatal(err)
-				}
-			}
+			dir := beforeTheMesh(t)
 			died := 0
 			// Every life dies at the point, until a life no longer gets further
 			// than the one before it.
@@ -276,16 +294,81 @@ func TestADaemonThatDiesAtAnyPointComesBackAndFinishes(t *testing.T) {
 	}
 }
 
-func life(t *testing.T, dir, where string) (died bool) {
+// daemonPoints are the points that the lives of a daemon come to.
+func daemonPoints(t *testing.T) []string {
 	t.Helper()
-	child := exec.Command(os.Args[0])
+	return slices.DeleteFunc(faultPoints(t), func(p string) bool {
+		return slices.ContainsFunc(elsewhere, func(prefix string) bool { return strings.HasPrefix(p, prefix) })
+	})
+}
+
+// beforeTheMesh makes a machine as it was.
+func beforeTheMesh(t *testing.T) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	place := filepath.Join(dir, "machine")
+	if err := os.Mkdir(place, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range before {
+		if err := os.WriteFile(filepath.Join(place, name), []byte(content), 0o640); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// Shows: M4, M5, M6
+func TestADaemonThatIsAskedToEndAtAnyPointEndsWellAndTheNextOneFinishes(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("files are written as root")
+	}
+	for _, point := range append(daemonPoints(t), downloading) {
+		t.Run(point, func(t *testing.T) {
+			t.Parallel()
+			dir := beforeTheMesh(t)
+			for range 3 {
+				// A life that does not end well fails the test.
+				if life(t, dir, fault.EnvPoint+"="+point, fault.EnvTerm+"=yes") {
+					t.Fatal("a life that was asked to end died")
+				}
+				err := filepath.WalkDir(filepath.Join(dir, "machine"), func(path string, _ fs.DirEntry, err error) error {
+					if strings.Contains(path, ".mesh-") {
+						t.Errorf("%s is left", path)
+					}
+					return err
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			if life(t, dir, fault.EnvPoint+"=") {
+				t.Fatal("a life without the point died")
+			}
+			arrived(t, dir)
+		})
+	}
+}
+
+// lifeLimit is much longer than any life takes, and shorter than the service
+// manager waits for the end of one.
+const lifeLimit = 50 * time.Second
+
+func life(t *testing.T, dir string, where ...string) (died bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), lifeLimit)
+	defer cancel()
+	child := exec.CommandContext(ctx, os.Args[0])
 	// A life goes when the test does, however that ends: with the thread that
 	// began it, which has to stay.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	child.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	child.Env = append(os.Environ(), envLife+"="+dir, where)
+	child.Env = append(append(os.Environ(), envLife+"="+dir), where...)
 	out, err := child.CombinedOutput()
+	if ctx.Err() != nil {
+		t.Fatalf("a life has not ended within %s:\n%s", lifeLimit, out)
+	}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL {
 		return true

@@ -188,13 +188,18 @@ type Host struct {
 	working  string   // guarded by mu; what the loop does now, empty when idle
 }
 
-// ask is something that the admin at the machine wants from the loop.
+// ask is something that has to be done between two passes.
 type ask struct {
-	do   func(ctx context.Context) error
+	do func(ctx context.Context) error
+	// then is the trigger of the pass that follows. Empty, noPass: none does.
+	then mesh.Trigger
 	done chan answer // room for one
 }
 
-// answer is how the host was right after the pass that was asked for.
+const noPass mesh.Trigger = ""
+
+// answer is how the host was right after the pass that was asked for. Without a
+// pass the status is zero.
 type answer struct {
 	status Status
 	err    error
@@ -297,15 +302,15 @@ func (h *Host) reconcileLoop(ctx context.Context) error {
 			err = h.pass(ctx, mesh.TriggerRetry, beat, retry)
 		case a := <-h.asks:
 			var out answer
-			if out.err = a.do(ctx); out.err == nil {
-				err = h.pass(ctx, mesh.TriggerAsked, beat, retry)
+			if out.err = a.do(ctx); out.err == nil && a.then != noPass {
+				err = h.pass(ctx, a.then, beat, retry)
 				out.err = err
 				if errors.Is(err, ErrHandOver) {
 					out.err = nil
 				}
-			}
-			if out.err == nil {
-				out.status, out.err = h.Status(ctx)
+				if out.err == nil {
+					out.status, out.err = h.Status(ctx)
+				}
 			}
 			a.done <- out
 		}
@@ -437,8 +442,8 @@ func (h *Host) setWorking(what string) {
 
 // inLoop has the reconcile loop call do and then make a pass, waits for both,
 // and returns how the host was then.
-func (h *Host) inLoop(ctx context.Context, do func(context.Context) error) (Status, error) {
-	a := ask{do: do, done: make(chan answer, 1)}
+func (h *Host) inLoop(ctx context.Context, then mesh.Trigger, do func(context.Context) error) (Status, error) {
+	a := ask{do: do, then: then, done: make(chan answer, 1)}
 	select {
 	case h.asks <- a:
 	case <-h.ended:

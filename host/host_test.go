@@ -484,3 +484,46 @@ func TestARecoveryCopyThatIsOlderThanTheStoreIsNotTakenOver(t *testing.T) {
 		}
 	})
 }
+
+// Shows: M6, M29
+func TestARecoveryCopyThatComesInTheMiddleOfAPassIsNotOverwrittenByIt(t *testing.T) {
+	in(t, host.Settings{}, func(b *bench) {
+		b.start()
+		b.bundles.doc = document("p")
+		if _, err := b.host.Apply(b.t.Context(), "/bundle"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.host.Enrol(b.t.Context(), token); err != nil {
+			t.Fatal(err)
+		}
+		goOn := make(chan struct{})
+		b.passes.make = func(ctx context.Context, _ mesh.Declaration, _ func() bool) (reconcile.Outcome, error) {
+			<-goOn
+			// What the pass finds it takes for what there always was.
+			found := mesh.Owned{Resource: "file:/a", Made: mesh.MadeExisted, Generation: 1}
+			return reconcile.Outcome{State: mesh.GenerationApplied}, b.store.Record(ctx, []reconcile.Record{{
+				Result: mesh.Result{Resource: found.Resource, Status: mesh.StatusOK, Generation: 1}, Owned: &found,
+			}})
+		}
+		b.wait(16 * time.Minute)
+		recovered := make(chan error, 1)
+		go func() {
+			recovered <- b.host.Recover(b.t.Context(), mesh.Recover{Owned: []mesh.Owned{{Resource: "file:/a", Made: mesh.MadeReplaced, Generation: 1}}})
+		}()
+		synctest.Wait()
+		b.passes.make = nil
+		close(goOn)
+		if err := <-recovered; err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+
+		owned, err := b.store.RecoveryCopy(b.t.Context())
+		if err != nil || len(owned) != 1 || owned[0].Made != mesh.MadeReplaced {
+			t.Errorf("it owns %+v, %v; the copy says that it replaced the file", owned, err)
+		}
+		if err := b.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -36,7 +36,7 @@ func (h *Host) Retired(ctx context.Context, reason string) {
 // one that it is leaving. When something goes wrong, the link dials again, is
 // told the same again, and this is tried again.
 func (h *Host) leave(ctx context.Context) {
-	_, err := h.inLoop(ctx, func(ctx context.Context) error {
+	_, err := h.inLoop(ctx, mesh.TriggerAsked, func(ctx context.Context) error {
 		release, err := h.join()
 		if err != nil {
 			return err

@@ -132,31 +132,35 @@ func (h *Host) hold(ctx context.Context, d mesh.Declaration) error {
 	return nil
 }
 
-// Recover takes over the recovery copy, and looks at everything anew. A store
-// that holds a declaration of this node has had the copy before it: what it
-// knows since then counts, and the copy may be that of a control plane which
-// was put back from an old backup.
+// Recover takes over the recovery copy, and looks at everything anew. It waits
+// for the loop: a pass in the middle of its work would write what it captured
+// over what is handed back. A store that holds a declaration of this node has had
+// the copy before it: what it knows since then counts, and the copy may be that of
+// a control plane which was put back from an old backup.
 func (h *Host) Recover(ctx context.Context, r mesh.Recover) error {
-	held, err := h.cfg.Store.Declaration(ctx)
-	if err != nil {
-		return fmt.Errorf("read the declaration held: %w", err)
-	}
-	h.mu.Lock()
-	node := h.settings.Node
-	h.mu.Unlock()
-	if held != nil && held.Node == node {
-		h.cfg.Log.WarnContext(ctx, "a recovery copy came for a store that knows better; it is not taken over", "held", held.Generation, "resources", len(r.Owned))
+	_, err := h.inLoop(ctx, noPass, func(ctx context.Context) error {
+		held, err := h.cfg.Store.Declaration(ctx)
+		if err != nil {
+			return fmt.Errorf("read the declaration held: %w", err)
+		}
+		h.mu.Lock()
+		node := h.settings.Node
+		h.mu.Unlock()
+		if held != nil && held.Node == node {
+			h.cfg.Log.WarnContext(ctx, "a recovery copy came for a store that knows better; it is not taken over", "held", held.Generation, "resources", len(r.Owned))
+			return nil
+		}
+		if err := h.cfg.Store.Recover(ctx, r.Owned); err != nil {
+			return fmt.Errorf("store the recovery copy: %w", err)
+		}
+		h.cfg.Log.InfoContext(ctx, "the recovery copy was taken over", "resources", len(r.Owned))
+		select {
+		case h.declared <- struct{}{}:
+		default:
+		}
 		return nil
-	}
-	if err := h.cfg.Store.Recover(ctx, r.Owned); err != nil {
-		return fmt.Errorf("store the recovery copy: %w", err)
-	}
-	h.cfg.Log.InfoContext(ctx, "the recovery copy was taken over", "resources", len(r.Owned))
-	select {
-	case h.declared <- struct{}{}:
-	default:
-	}
-	return nil
+	})
+	return err
 }
 
 // Revoked is called when the control plane says that it knows this node no
@@ -299,7 +303,7 @@ func (h *Host) Apply(ctx context.Context, path string) (Status, error) {
 	if err := h.belongsToNone(); err != nil {
 		return Status{}, err
 	}
-	return h.inLoop(ctx, func(ctx context.Context) error {
+	return h.inLoop(ctx, mesh.TriggerAsked, func(ctx context.Context) error {
 		leave, err := h.join()
 		if err != nil {
 			return err
@@ -352,5 +356,5 @@ func (h *Host) belongsToNone() error {
 
 // Look makes a pass now and returns how the host is afterwards.
 func (h *Host) Look(ctx context.Context) (Status, error) {
-	return h.inLoop(ctx, func(context.Context) error { return nil })
+	return h.inLoop(ctx, mesh.TriggerAsked, func(context.Context) error { return nil })
 }

@@ -17,12 +17,13 @@
 #                                              attempt; whoever confirms a version removes it
 #         /var/lib/mesh-host/rollback/last     what the latest run found and did
 #         /var/lib/mesh-host/rollback/install.log, journal
+#         /var/lib/mesh-host/rollback/lock     held by the run that acts, for as long as it lives
 # Both records are lines of KEY=VALUE: outcome, caller, from, to, from-binary,
 # when, boot, cuts, step, result, why. Outcomes:
 #   put-back              the confirmed version is installed and runs
 #   put-back-not-running  it is installed and does not run
 #   failed                it could not be installed; step and why say more
-#   started               the attempt was begun and not ended: it goes on, or the power was cut
+#   started               the attempt was begun and not ended: it goes on, or was cut off
 #   machine               the installed version is the confirmed one: the machine is the problem
 #   once                  there was an attempt already since the last confirmation
 #   no-way-back           there is no kit, or it is damaged
@@ -108,23 +109,29 @@ leave() {
 # conclude STATUS OUTCOME WHY: the end of the one attempt.
 conclude() {
 	record "$records/attempt" "$2" "$3" || say "cannot write $records/attempt"
-	rm -rf "$records"/goes-on.* "$records"/attempt.[0-9]*
+	rm -f "$records"/attempt.[0-9]*
 	leave "$1" "$2" "$3"
 }
 
 # attempted KEY: what the record of the attempt says.
 attempted() { sed -n "s/^$1=//p" "$records/attempt" 2>/dev/null | head -n 1; }
 
-# was_cut_off: the attempt was begun in an earlier boot and not ended. That is no
-# second attempt: the power went while the first one was at work.
+# alone: no other run acts, and none will while this one lives. Whoever is killed
+# or loses its power lets go.
+alone() {
+	(: >>"$records/lock") 2>/dev/null && exec 9>>"$records/lock" && flock -n 9 2>/dev/null
+}
+
+# was_cut_off: the attempt was begun and not ended, and whoever began it is at
+# work no more. That is no second attempt.
 was_cut_off() {
 	[ "$(attempted outcome)" = started ] || return 1
-	begun=$(attempted boot)
-	[ -n "$begun" ] && [ "$begun" != unknown ] && [ "$boot" != unknown ] && [ "$begun" != "$boot" ] || return 1
 	case $(attempted cuts) in
 	'' | *[!0-9]*) return 1 ;;
 	esac
-	[ "$(attempted cuts)" -lt "$cuts_enough" ]
+	[ "$(attempted cuts)" -lt "$cuts_enough" ] || return 1
+	# The run that began it may have ended just now.
+	alone && [ "$(attempted outcome)" = started ]
 }
 
 # bounded SECONDS COMMAND...: ends a command that hangs.
@@ -357,15 +364,13 @@ if [ -z "$family" ] || [ -z "$confirmed" ] || [ "$confirmed" = none ]; then
 fi
 binary=$(sha256sum "$root/usr/bin/mesh-host" 2>/dev/null | cut -d ' ' -f 1)
 binary=${binary:-unknown}
-if [ "$installed" = "$confirmed" ] && [ "$intact" = yes ]; then
-	leave 1 machine "version $installed is the confirmed one, so the machine is the problem; it is left reachable ($finding)"
-fi
 going_on=no
-if [ -e "$records/attempt" ]; then
-	if ! was_cut_off; then
-		leave 1 once "version $confirmed was put back once already since it was confirmed; the machine is left reachable ($finding)"
-	fi
+if was_cut_off; then
 	going_on=yes
+elif [ "$installed" = "$confirmed" ] && [ "$intact" = yes ]; then
+	leave 1 machine "version $installed is the confirmed one, so the machine is the problem; it is left reachable ($finding)"
+elif [ -e "$records/attempt" ]; then
+	leave 1 once "version $confirmed was put back once already since it was confirmed, or is being put back; the machine is left reachable ($finding)"
 fi
 if ! (cd "$kit" && [ -s SHA256SUMS ] && grep -q " [ *]package.$family\$" SHA256SUMS && sha256sum -c SHA256SUMS) >"$records/sums.log" 2>&1; then
 	leave 1 no-way-back "the kit in $kit is damaged: $(grep -v ': OK$' "$records/sums.log" | head -n 3)"
@@ -383,18 +388,19 @@ fi
 step=record
 why="$finding"
 if [ "$going_on" = yes ]; then
-	# The script runs as two services, and one of them goes on with it.
-	if ! mkdir "$records/goes-on.$boot" 2>/dev/null; then
-		leave 1 once "another run of this script is putting version $confirmed back"
-	fi
 	# Whatever the half installation says, it is that version which is undone.
 	cuts=$(($(attempted cuts) + 1))
 	installed=$(attempted from)
 	binary=$(attempted from-binary)
 	why=$(attempted why)
 	record "$records/attempt" started "$why" || leave 1 failed "cannot write $records/attempt"
-	say "the power was cut while version $confirmed was being put back; it is gone on with"
+	say "an earlier run was cut off while it put version $confirmed back; it is gone on with"
 else
+	# The script runs as two services. Where flock is missing nobody can tell that
+	# a run was cut off, so nobody goes on with one.
+	if command -v flock >/dev/null 2>&1 && ! alone; then
+		leave 1 once "another run of this script is putting version $confirmed back, or $records/lock cannot be written"
+	fi
 	# A link is made whole or not at all, and never over what is there.
 	if ! write_record "$records/attempt.$$" started "$why" || ! ln "$records/attempt.$$" "$records/attempt" 2>/dev/null; then
 		rm -f "$records/attempt.$$"
@@ -410,14 +416,15 @@ journalctl -n 30 -o cat --no-pager "_SYSTEMD_UNIT=$unit" >"$records/journal" 2>/
 
 step=install
 say "putting version $confirmed back in place of $installed ($finding)"
-install_kit
+# What the package manager leaves running must not hold the lock.
+install_kit 9>&-
 status=$?
 waited=0
 while [ "$status" -ne 0 ] && locked && [ "$waited" -lt "$lock_wait" ]; do
 	# Somebody took the lock between the look and the install.
 	await_lock || break
 	waited=$((waited + look_again))
-	install_kit
+	install_kit 9>&-
 	status=$?
 done
 cat "$records/install.log" 2>/dev/null || :

@@ -38,7 +38,7 @@ var stubs = map[string]string{
 	"behave": `case "$(cat "$W/behave-$1" 2>/dev/null)" in
 lie) exit 0 ;;
 fail) echo "$1: cannot" >&2; exit 1 ;;
-hang) exec sleep 300 ;;
+hang) echo yes >"$W/hangs"; exec sleep 300 ;;
 esac`,
 	"dpkg-query": `behave dpkg-query; echo "$(cat "$W/status")|$(cat "$W/installed")"`,
 	"dpkg": `case "$*" in
@@ -123,17 +123,22 @@ func (w world) read(name string) string {
 // run runs the script as called by who and returns its exit status and output.
 func (w world) run(who string, environment ...string) (int, string) {
 	w.t.Helper()
+	cmd := w.command(who, environment...)
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		w.t.Fatalf("run %v: %v", cmd.Args, err)
+	}
+	return cmd.ProcessState.ExitCode(), string(out)
+}
+
+func (w world) command(who string, environment ...string) *exec.Cmd {
 	argv := append(append([]string{}, w.shell...), "rollback.sh", who)
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env = append(os.Environ(), append([]string{
 		"MESH_ROLLBACK_ROOT=" + w.root, "MESH_ROLLBACK_LOCK_WAIT=3", "MESH_ROLLBACK_RUN_LIMIT=1", "MESH_ROLLBACK_PAUSE=1",
 	}, environment...)...)
-	out, err := cmd.CombinedOutput()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		w.t.Fatalf("run %v: %v", argv, err)
-	}
-	return cmd.ProcessState.ExitCode(), string(out)
+	return cmd
 }
 
 // last is one value of the record of the latest run, attempt of the attempt's.
@@ -230,8 +235,8 @@ func TestASecondFailureIsTheMachinesProblem(t *testing.T) {
 	})
 }
 
-// cutOff makes the machine one in which the power went while the script was at
-// work, in an earlier boot.
+// cutOff makes the machine one in which a run of the script was cut off while it
+// was at work.
 func (w world) cutOff(cuts int) {
 	w.t.Helper()
 	w.write("proc/sys/kernel/random/boot_id", "first-boot\n", 0o644)
@@ -246,39 +251,28 @@ func (w world) cutOff(cuts int) {
 }
 
 // Shows: M5, M18, M19
-func TestAnAttemptThatThePowerCutOffIsGoneOnWith(t *testing.T) {
-	everywhere(t, func(t *testing.T, w world) {
-		w.cutOff(2)
-		w.write("proc/sys/kernel/random/boot_id", "second-boot\n", 0o644)
+func TestAnAttemptThatWasCutOffIsGoneOnWith(t *testing.T) {
+	for what, c := range map[string]struct{ boot, database string }{
 		// What dpkg says in the middle of an installation.
-		w.write("w/installed", "1.0-1 of which half", 0o644)
-		status, out := w.run("guard")
-		if status != 0 || w.read("w/installed") != confirmed || w.read("w/unit-ActiveState") != "active" {
-			t.Fatalf("status %d, installed %s, unit %s:\n%s", status, w.read("w/installed"), w.read("w/unit-ActiveState"), out)
-		}
-		got := fmt.Sprintln(w.attempt("outcome"), w.attempt("from"), w.attempt("to"), w.attempt("boot"), w.attempt("cuts"))
-		if want := fmt.Sprintln("put-back", bad, confirmed, "second-boot", "3"); got != want {
-			t.Errorf("the record says %q, want %q", got, want)
-		}
-		if left, err := filepath.Glob(filepath.Join(w.root, "var/lib/mesh-host/rollback/*.*")); err != nil || len(left) != 2 {
-			t.Errorf("beside the two logs there is left %v, %v", left, err)
-		}
-	})
-}
-
-// Shows: M19
-func TestAnAttemptIsNotGoneOnWithInTheSameBootOrForEver(t *testing.T) {
-	for what, c := range map[string]struct {
-		cuts int
-		boot string
-	}{"in the boot in which it was begun": {0, "first-boot"}, "after the power was cut three times": {3, "second-boot"}, "in a boot that is not known": {0, ""}} {
+		"by the power":                    {"second-boot", "1.0-1 of which half"},
+		"by a signal":                     {"first-boot", bad},
+		"when all but the start was done": {"first-boot", confirmed},
+	} {
 		t.Run(what, func(t *testing.T) {
 			everywhere(t, func(t *testing.T, w world) {
-				w.cutOff(c.cuts)
+				w.cutOff(2)
 				w.write("proc/sys/kernel/random/boot_id", c.boot+"\n", 0o644)
-				status, out := w.run("on-failure")
-				if status != 1 || w.last("outcome") != "once" || w.touched() {
-					t.Fatalf("status %d, outcome %s, calls %s:\n%s", status, w.last("outcome"), w.read("w/log"), out)
+				w.write("w/installed", c.database, 0o644)
+				status, out := w.run("guard")
+				if status != 0 || w.read("w/installed") != confirmed || w.read("w/unit-ActiveState") != "active" {
+					t.Fatalf("status %d, installed %s, unit %s:\n%s", status, w.read("w/installed"), w.read("w/unit-ActiveState"), out)
+				}
+				got := fmt.Sprintln(w.attempt("outcome"), w.attempt("from"), w.attempt("to"), w.attempt("boot"), w.attempt("cuts"))
+				if want := fmt.Sprintln("put-back", bad, confirmed, c.boot, "3"); got != want {
+					t.Errorf("the record says %q, want %q", got, want)
+				}
+				if left, err := filepath.Glob(filepath.Join(w.root, "var/lib/mesh-host/rollback/*.*")); err != nil || len(left) != 2 {
+					t.Errorf("beside the two logs there is left %v, %v", left, err)
 				}
 			})
 		})
@@ -286,15 +280,39 @@ func TestAnAttemptIsNotGoneOnWithInTheSameBootOrForEver(t *testing.T) {
 }
 
 // Shows: M19
-func TestTwoRunsThatFindAnAttemptCutOffGoOnWithItOnce(t *testing.T) {
+func TestAnAttemptIsNotGoneOnWithForEver(t *testing.T) {
 	everywhere(t, func(t *testing.T, w world) {
-		w.cutOff(0)
-		w.write("proc/sys/kernel/random/boot_id", "second-boot\n", 0o644)
-		// Another run has begun to go on, and is not further yet.
-		w.write("var/lib/mesh-host/rollback/goes-on.second-boot/x", "", 0o644)
-		status, out := w.run("guard")
-		if status != 1 || w.last("outcome") != "once" || w.touched() || w.attempt("boot") != "first-boot" {
+		w.cutOff(3)
+		status, out := w.run("on-failure")
+		if status != 1 || w.last("outcome") != "once" || w.touched() {
 			t.Fatalf("status %d, outcome %s, calls %s:\n%s", status, w.last("outcome"), w.read("w/log"), out)
+		}
+	})
+}
+
+// Shows: M18, M19
+func TestARunThatIsKilledIsGoneOnWithAndOneThatIsAtWorkIsNot(t *testing.T) {
+	everywhere(t, func(t *testing.T, w world) {
+		w.write("w/behave-"+w.manager(), "hang", 0o644)
+		first := w.command("on-failure", "MESH_ROLLBACK_RUN_LIMIT=20")
+		first.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		if err := first.Start(); err != nil {
+			t.Fatal(err)
+		}
+		for w.read("w/hangs") == "" {
+			time.Sleep(10 * time.Millisecond)
+		}
+		w.write("w/behave-"+w.manager(), "", 0o644)
+		if status, out := w.run("guard"); status != 1 || w.last("outcome") != "once" || w.attempt("cuts") != "0" {
+			t.Errorf("beside a run that is at work: status %d, outcome %s:\n%s", status, w.last("outcome"), out)
+		}
+		if err := syscall.Kill(-first.Process.Pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		_ = first.Wait() // it was killed
+		status, out := w.run("guard")
+		if status != 0 || w.read("w/installed") != confirmed || w.attempt("outcome") != "put-back" || w.attempt("cuts") != "1" || w.attempt("from") != bad {
+			t.Errorf("after it was killed: status %d, installed %s, outcome %s, cuts %s:\n%s", status, w.read("w/installed"), w.attempt("outcome"), w.attempt("cuts"), out)
 		}
 	})
 }

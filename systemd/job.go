@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/godbus/dbus/v5"
 )
 
 // JobError says that the service manager finished a job without doing what was
@@ -86,6 +88,9 @@ func (c *Client) job(ctx context.Context, verb, unit string) (UnitState, error) 
 	if err != nil {
 		return before, fmt.Errorf("%s %s: %w", verb, unit, err)
 	}
+	if verb == "start" || verb == "restart" {
+		defer hold(ctx, unit)()
+	}
 	ended := make(chan string, 1)
 	switch verb {
 	case "start":
@@ -114,6 +119,21 @@ func (c *Client) job(ctx context.Context, verb, unit string) (UnitState, error) 
 		return after, fmt.Errorf("%s %s: %w", verb, unit, err)
 	}
 	return after, judgeJob(verb, result, before, after)
+}
+
+// hold keeps the service manager from forgetting a unit, with what became of its
+// start, until release is called. Without a system bus there is nothing to hold
+// it through: see [UnitState.Forgotten].
+func hold(ctx context.Context, unit string) (release func()) {
+	conn, err := dbus.ConnectSystemBus(dbus.WithContext(ctx))
+	if err != nil {
+		return func() {}
+	}
+	manager := conn.Object("org.freedesktop.systemd1", "/org/freedesktop/systemd1")
+	// Where it is refused, the unit reads back as forgotten.
+	_ = manager.CallWithContext(ctx, "org.freedesktop.systemd1.Manager.RefUnit", 0, unit).Err
+	// The reference goes with the connection.
+	return func() { _ = conn.Close() }
 }
 
 // awaitJob waits for the end of a job. When the end cannot be heard any more,

@@ -2,6 +2,7 @@ package systemd
 
 import (
 	"errors"
+	"maps"
 	"net"
 	"os/exec"
 	"path/filepath"
@@ -199,5 +200,31 @@ func TestWithoutAServiceManagerTheNotifierIsSilent(t *testing.T) {
 	n, err := notifierFrom(func(string) string { return "" }, 1)
 	if err != nil || n.Enabled() || n.Ready() != nil || n.Watchdog() != 0 {
 		t.Errorf("an empty environment gives %+v, %v", n, err)
+	}
+}
+
+// Shows: M4
+func TestAOneshotWhoseConditionsWereNotMetIsToldFromOneThatRanAndFromOneThatIsForgotten(t *testing.T) {
+	base := map[string]any{"LoadState": "loaded", "ActiveState": "inactive", "Type": "oneshot", "Result": "success"}
+	started := map[string]any{"InvocationID": []byte{1}, "ConditionTimestamp": uint64(1)}
+	for _, c := range []struct {
+		name                  string
+		props                 map[string]any
+		did, unmet, forgotten bool
+	}{
+		{"it ran", map[string]any{"ConditionResult": true, "ExecMainStartTimestamp": uint64(1)}, true, false, false},
+		{"its conditions were not met", map[string]any{"ConditionResult": false}, false, true, false},
+		{"nothing is known", map[string]any{"InvocationID": []byte{}, "ConditionTimestamp": uint64(0), "ConditionResult": false}, true, false, true},
+	} {
+		props := maps.Clone(base)
+		maps.Copy(props, started)
+		maps.Copy(props, c.props)
+		s := unitState("a.service", props)
+		if s.DidItsPart() != c.did || s.Unmet != c.unmet || s.Forgotten() != c.forgotten {
+			t.Errorf("%s: did its part %v, unmet %v, forgotten %v", c.name, s.DidItsPart(), s.Unmet, s.Forgotten())
+		}
+		if err := judgeJob("restart", "done", UnitState{}, s); (err == nil) != c.did {
+			t.Errorf("%s: the restart is judged as %v", c.name, err)
+		}
 	}
 }

@@ -55,10 +55,18 @@ type UnitState struct {
 }
 
 // DidItsPart says whether the unit is a oneshot that ran to its end and is not
-// meant to stay active. One that nothing else refers to is forgotten by the
-// service manager as soon as it ends, and reads back as never started.
+// meant to stay active; or one of which, as [UnitState.Forgotten] says, nothing
+// is known but that it did not fail.
 func (s UnitState) DidItsPart() bool {
 	return s.Type == "oneshot" && s.ActiveState == ActiveInactive && s.Result == ResultSuccess && !s.Unmet
+}
+
+// Forgotten says whether a unit that does not run reads back as never started. The
+// service manager forgets a unit that nothing refers to as soon as it ends, with
+// whether its conditions were met. A job holds the unit meanwhile, where there
+// is a bus to hold it through.
+func (s UnitState) Forgotten() bool {
+	return s.ActiveState == ActiveInactive && s.InvocationID == "" && s.Started.IsZero() && !s.Unmet
 }
 
 // Exists says whether the service manager has the unit loaded.

@@ -89,9 +89,14 @@ func runDaemon(ctx context.Context, p places) error {
 			return store.Open(ctx, dir, expected, now)
 		}
 	}
-	st, lost, err := openStore(ctx, open, p.state, settings.Enrolled(), notifier, log)
-	if err != nil {
+	var st *store.Store
+	var lost *store.Lost
+	err = onceThereIsRoom(ctx, notifier, log, func() (err error) {
+		st, lost, err = open(ctx, p.state, settings.Enrolled(), time.Now)
 		return err
+	})
+	if err != nil {
+		return fmt.Errorf("open the store: %w", err)
 	}
 	defer func() {
 		if err := st.Close(); err != nil {
@@ -101,7 +106,9 @@ func runDaemon(ctx context.Context, p places) error {
 	if lost != nil {
 		log.Error("the store was lost; removals wait for the recovery copy", "detail", lost.Detail)
 	}
-	if err := a.upgrader.Open(ctx, st); err != nil {
+	// A version that filled the disk was put back, and this one has to say so.
+	err = onceThereIsRoom(ctx, notifier, log, func() error { return a.upgrader.Open(ctx, st) })
+	if err != nil {
 		return fmt.Errorf("report how an upgrade of this host ended: %w", err)
 	}
 	identityDir := filepath.Join(p.state, "identity")
@@ -135,28 +142,25 @@ const fullDiskWait = 5 * time.Second
 // opener opens the store in a directory, in which one is expected to be or not.
 type opener func(ctx context.Context, dir string, expected bool, now func() time.Time) (*store.Store, *store.Lost, error)
 
-// openStore opens the store. A full disk is waited for: ending would use up the
-// starts that the service manager allows, for a fault that is not this
-// program's.
-func openStore(ctx context.Context, open opener, dir string, expected bool, notifier systemd.Notifier, log *slog.Logger) (*store.Store, *store.Lost, error) {
+// onceThereIsRoom does what a start cannot do without. A full disk is waited for:
+// ending would use up the starts that the service manager allows, for a fault
+// that is not this program's.
+func onceThereIsRoom(ctx context.Context, notifier systemd.Notifier, log *slog.Logger, do func() error) error {
 	for {
-		st, lost, err := open(ctx, dir, expected, time.Now)
-		if err == nil {
-			return st, lost, nil
+		err := do()
+		if err == nil || !sqlite.IsFull(err) {
+			return err
 		}
-		if !sqlite.IsFull(err) {
-			return nil, nil, fmt.Errorf("open the store: %w", err)
-		}
-		log.Error("the disk is full, so the store cannot be opened; waiting for room", "directory", dir, "error", err)
+		log.Error("the disk is full, so this host cannot start; waiting for room", "error", err)
 		if err := errors.Join(notifier.Status("waiting for room on the disk"), notifier.ExtendTimeout(4*fullDiskWait)); err != nil {
-			return nil, nil, fmt.Errorf("tell the service manager to wait: %w", err)
+			return fmt.Errorf("tell the service manager to wait: %w", err)
 		}
 		timer := time.NewTimer(fullDiskWait)
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return nil, nil, ctx.Err()
+			return ctx.Err()
 		}
 	}
 }
@@ -308,7 +312,7 @@ func assemble(ctx context.Context, p parts) (*host.Host, error) {
 	reconciler := reconcile.New(reconcile.Config{
 		Store: p.store,
 		Providers: []resource.Provider{
-			file.New(file.Config{Content: p.store, Logger: log}),
+			file.NewPatient(file.New(file.Config{Content: p.store, Logger: log}), file.Patience, p.beat),
 			p.upgrader.Wrap(pkg.New(pkg.Config{Manager: p.manager, Local: p.bundles, Logger: log, Keep: []string{"mesh-host"}, Services: units})),
 		},
 		Units: units,

@@ -134,44 +134,13 @@ func live(ctx context.Context, dir string, d mesh.Declaration, dieBefore int) (s
 	r := reconcile.New(reconcile.Config{
 		Store: stepping{st, step},
 		Providers: []resource.Provider{
-			newProvider(mesh.KindFile, m), &setProvider{provider: newProvider(mesh.KindPackage, m)},
+			announcing{newProvider(mesh.KindFile, m)}, &setProvider{provider: newProvider(mesh.KindPackage, m)},
 		},
 		Units: &serviceManager{file: filepath.Join(dir, "units"), step: step},
 		Now:   time.Now, Log: quiet(),
 	})
 	_, err = r.Run(ctx, d, mesh.TriggerDeclared, never)
 	return steps, err
-}
-
-// stepping counts the calls that write.
-type stepping struct {
-	reconcile.Store
-	step func()
-}
-
-func (s stepping) BeginPass(ctx context.Context, begin []mesh.Result, drop []mesh.ResourceID) (uint64, error) {
-	s.step()
-	return s.Store.BeginPass(ctx, begin, drop)
-}
-
-func (s stepping) Intend(ctx context.Context, in []reconcile.Intent) error {
-	s.step()
-	return s.Store.Intend(ctx, in)
-}
-
-func (s stepping) Record(ctx context.Context, r []reconcile.Record) error {
-	s.step()
-	return s.Store.Record(ctx, r)
-}
-
-func (s stepping) UnitDone(ctx context.Context, a reconcile.UnitAction) error {
-	s.step()
-	return s.Store.UnitDone(ctx, a)
-}
-
-func (s stepping) EndPass(ctx context.Context, e reconcile.End) error {
-	s.step()
-	return s.Store.EndPass(ctx, e)
 }
 
 // Shows: M5, M6

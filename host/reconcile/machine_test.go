@@ -205,7 +205,7 @@ func (p *provider) treat(id mesh.ResourceID, do func() error) error {
 
 func (p *provider) Wrote(_ context.Context, want mesh.Resource) ([]byte, error) {
 	value, there := p.m.things[want.ID()]
-	return json.Marshal(undo{There: there, Was: value})
+	return json.Marshal(wrote{undo: undo{There: there, Was: value}, Verified: true})
 }
 
 func (p *provider) original(o mesh.Owned) (undo, error) {
@@ -227,11 +227,11 @@ func (p *provider) Remove(_ context.Context, o mesh.Owned) error {
 		return nil
 	}
 	if len(o.Wrote) > 0 && there {
-		var wrote undo
-		if err := json.Unmarshal(o.Wrote, &wrote); err != nil {
+		wrote, err := readWrote(o)
+		if err != nil {
 			return err
 		}
-		if have != wrote.Was {
+		if have != wrote.Was && (wrote.Announced == nil || have != *wrote.Announced) {
 			return resource.Conflict(mesh.ReasonModified, nil, "somebody changed it")
 		}
 	}
@@ -254,6 +254,41 @@ func (p *provider) CheckRemoved(_ context.Context, o mesh.Owned) (resource.Diff,
 		d.Add("value", have, u.Was)
 	}
 	return d, nil
+}
+
+// wrote is what was verified, and what was announced since.
+type wrote struct {
+	undo
+	Verified  bool    `json:"verified"`
+	Announced *string `json:"announced,omitempty"`
+}
+
+func readWrote(o mesh.Owned) (wrote, error) {
+	var w wrote
+	if len(o.Wrote) == 0 {
+		return w, nil
+	}
+	return w, json.Unmarshal(o.Wrote, &w)
+}
+
+// announcing is a provider that says what it is about to write, as the one for
+// files does.
+type announcing struct{ *provider }
+
+func (p announcing) Announce(_ context.Context, want mesh.Resource, o mesh.Owned) (resource.Announcement, error) {
+	w, err := readWrote(o)
+	if err != nil {
+		return resource.Announcement{}, err
+	}
+	have, there := p.m.things[want.ID()]
+	out := resource.Announcement{Owned: o}
+	if w.Verified && (there != w.There || have != w.Was) && (w.Announced == nil || have != *w.Announced) {
+		out.Edited = "it had been changed"
+	}
+	value, _ := wanted(want)
+	w.Announced = &value
+	out.Owned.Wrote, err = json.Marshal(w)
+	return out, err
 }
 
 // called counts the calls that begin with what.
@@ -306,6 +341,8 @@ type serviceManager struct {
 	// file takes a line for each thing done. Empty: memory only.
 	file string
 	step func()
+	// acted is called when a unit came back. Nil: nothing is.
+	acted func(unit, verb string)
 }
 
 func (s *serviceManager) note(what string) error {
@@ -331,6 +368,9 @@ func (s *serviceManager) Act(_ context.Context, unit, verb string) (string, erro
 	}
 	if s.broken[unit] {
 		return "", resource.Failed(mesh.ReasonUnit, nil, "after the %s %s is failed", verb, unit).WithOutput("exit 1")
+	}
+	if s.acted != nil {
+		s.acted(unit, verb)
 	}
 	return s.says[unit], nil
 }

@@ -280,8 +280,8 @@ func (p *pass) work(ctx context.Context) (bool, error) {
 	if done, err := p.applyFreed(ctx, sorted); err != nil || !done {
 		return done, err
 	}
-	if err := p.actOnUnits(ctx); err != nil || len(last) == 0 {
-		return err == nil, err
+	if done, err := p.actOnUnits(ctx); err != nil || !done || len(last) == 0 {
+		return done, err
 	}
 	// What was done is done; what follows from these alone is still to do.
 	p.actions = slices.DeleteFunc(p.actions, func(a UnitAction) bool {
@@ -290,7 +290,7 @@ func (p *pass) work(ctx context.Context) (bool, error) {
 	if done, err := p.applyAll(ctx, last); err != nil || !done {
 		return done, err
 	}
-	return true, p.actOnUnits(ctx)
+	return p.actOnUnits(ctx)
 }
 
 // applyFreed applies once more what was not reached and what the rest of the

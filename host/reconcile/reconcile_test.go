@@ -1,6 +1,8 @@
 package reconcile_test
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -148,7 +150,7 @@ func TestAProviderWithANonsenseErrorMakesNothingGood(t *testing.T) {
 
 func TestAPackageOnAMachineWithoutAManagerSaysSo(t *testing.T) {
 	w := newWorld(t)
-	r := reconcile.New(reconcile.Config{Store: w.store, Units: w.units, Now: w.now(), Log: quiet()})
+	r := reconcile.New(reconcile.Config{Store: w.store, Units: w.units, Now: w.now, Log: quiet()})
 	d := mesh.Declaration{Generation: 1, Resources: []mesh.Resource{pack("p")}}
 	if _, err := r.Run(t.Context(), d, mesh.TriggerDeclared, never); err != nil {
 		t.Fatal(err)
@@ -383,5 +385,32 @@ func TestAFileComesAfterTheDirectoryThatHoldsItAndBeforeOneThatGoes(t *testing.T
 				t.Errorf("written in the order %q, not %q", w.m.writes, c.want)
 			}
 		})
+	}
+}
+
+// Shows: M5
+func TestAPassThatIsAskedToEndInTheMiddleOfATransactionClaimsNothingAndTheNextOneSeesWhatCameOfIt(t *testing.T) {
+	w := newWorld(t)
+	ctx, end := context.WithCancel(t.Context())
+	w.packages.during = func(mesh.ResourceID) { end() }
+	d := mesh.Declaration{Generation: 1, Resources: []mesh.Resource{restarting(pack("p"), "p.service"), file("/a", "1")}}
+	w.generation = 1
+	if _, err := w.r.Run(ctx, d, mesh.TriggerDeclared, never); !errors.Is(err, context.Canceled) {
+		t.Errorf("the pass ended with %v", err)
+	}
+	w.want("package:p", mesh.StatusPending, "")
+	w.there("file:/a", "")
+	w.did()
+	if n := w.deliver(); n != 0 {
+		t.Errorf("%d messages were told", n)
+	}
+
+	w.restart()
+	w.again(mesh.TriggerResumed, d.Resources...)
+	w.want("package:p", mesh.StatusChanged, "")
+	w.want("file:/a", mesh.StatusChanged, "")
+	w.did("restart p.service")
+	if n := w.packages.called("apply"); n != 1 {
+		t.Errorf("it was applied %d times", n)
 	}
 }

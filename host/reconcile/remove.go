@@ -67,6 +67,9 @@ func (p *pass) removeEach(ctx context.Context, owned []mesh.Owned) (bool, error)
 				return false, err
 			}
 		}
+		if err := p.intendRemoval(ctx, owned[:n]); err != nil {
+			return false, err
+		}
 		fault.Point("reconcile.before-remove")
 		errs := make([]error, n)
 		if takesSet {
@@ -85,10 +88,26 @@ func (p *pass) removeEach(ctx context.Context, owned []mesh.Owned) (bool, error)
 	return true, nil
 }
 
+// intendRemoval says that resources are about to be undone, so that what a crash
+// leaves of that is not taken for somebody's doing when they are declared again.
+func (p *pass) intendRemoval(ctx context.Context, owned []mesh.Owned) error {
+	intents := make([]Intent, len(owned))
+	for i, o := range owned {
+		intents[i].Resource = o.Resource
+	}
+	if err := p.store.Intend(ctx, intents); err != nil {
+		return fmt.Errorf("store what is about to be removed: %w", err)
+	}
+	return nil
+}
+
 // readBackRemoval looks at the machine after a removal, whatever the removal
 // said, and records what it saw.
 func (p *pass) readBackRemoval(ctx context.Context, provider resource.Provider, o mesh.Owned, removed error) error {
 	diff, err := provider.CheckRemoved(ctx, o)
+	if err != nil {
+		p.setWriting(o.Resource, unsettled)
+	}
 	switch {
 	case err != nil && removed != nil:
 		return p.recordError(ctx, o.Resource, errors.Join(removed, err))
@@ -122,10 +141,11 @@ func removalDetail(o mesh.Owned) string {
 // each unit once, after the service manager has read changed unit files. A unit
 // that does not come back makes the resource failed, and the action stays to be
 // done again by the next pass. So does an action of a resource that is not as
-// wanted now. An action that the declaration asks for no more is dropped.
-func (p *pass) actOnUnits(ctx context.Context) error {
+// wanted now. An action that the declaration asks for no more is dropped. It
+// returns false when it was superseded: what is left is done by the next pass.
+func (p *pass) actOnUnits(ctx context.Context) (bool, error) {
 	if err := p.flush(ctx); err != nil {
-		return err
+		return false, err
 	}
 	good := make(map[mesh.ResourceID]bool)
 	for id := range p.declared {
@@ -133,7 +153,7 @@ func (p *pass) actOnUnits(ctx context.Context) error {
 	}
 	reread, err := p.rereadUnits(ctx, good)
 	if err != nil {
-		return err
+		return false, err
 	}
 	type key struct{ unit, verb string }
 	type ending struct {
@@ -149,19 +169,22 @@ func (p *pass) actOnUnits(ctx context.Context) error {
 	}
 	for _, a := range p.actions {
 		res, declared := p.declared[a.Resource]
+		_, owned := p.owned[a.Resource]
 		switch {
 		case a.Verb == verbReread:
 			continue
+		case !declared && owned:
+			continue // it stays, and so does what has to be done for it
 		case !declared:
 			if err := p.store.UnitDone(ctx, a); err != nil {
-				return fmt.Errorf("drop a unit action of what is not declared: %w", err)
+				return false, fmt.Errorf("drop a unit action of what is not declared: %w", err)
 			}
 			continue
 		case !good[a.Resource]:
 			continue
 		case !slices.Contains(p.follow(res), a):
 			if err := p.store.UnitDone(ctx, a); err != nil {
-				return fmt.Errorf("drop a unit action that is asked for no more: %w", err)
+				return false, fmt.Errorf("drop a unit action that is asked for no more: %w", err)
 			}
 			continue
 		}
@@ -172,19 +195,23 @@ func (p *pass) actOnUnits(ctx context.Context) error {
 		k := key{a.Unit, verb}
 		end, did := outcome[k]
 		if !did {
+			// A unit may take minutes.
+			if p.stop() {
+				return false, nil
+			}
 			if end.err = reread; end.err == nil {
 				end.note, end.err = p.units.Act(ctx, a.Unit, verb)
 			}
 			outcome[k] = end
 		}
 		if err := p.acted(ctx, a, good[a.Resource], end.err); err != nil {
-			return err
+			return false, err
 		}
 		if err := p.noteUnit(ctx, a.Resource, end.note); err != nil {
-			return err
+			return false, err
 		}
 	}
-	return nil
+	return true, nil
 }
 
 // noteUnit adds what was met at a unit to the result of the resource.

@@ -219,3 +219,46 @@ func TestAnOwnedResourceOfAnUnknownKindStaysAndSaysSo(t *testing.T) {
 		t.Error("it is not owned any more")
 	}
 }
+
+func TestARemovalThatWasCutOffIsNobodysDrift(t *testing.T) {
+	w := newWorld(t)
+	w.m.things["package:p"] = "version 0"
+	w.declare(pack("p"))
+	w.released = []mesh.ResourceID{"package:p"}
+	w.step = func() {
+		if w.m.things["package:p"] == "version 0" {
+			panic(died{})
+		}
+	}
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the host did not die, so this test shows nothing")
+			}
+		}()
+		w.declare()
+	}()
+	w.step = nil
+	w.restart()
+	w.declare(pack("p"))
+	w.want("package:p", mesh.StatusChanged, "")
+	if len(w.control.events) != 0 {
+		t.Errorf("what the host did itself is told as %+v", w.control.events)
+	}
+}
+
+func TestARemovalThatFailedForgetsNoWriteThatWasCutOff(t *testing.T) {
+	w := newWorld(t)
+	a := restarting(file("/a", "1"), "web.service")
+	w.files.during = func(mesh.ResourceID) { w.files.behaves["file:/a"] = resultUnknown }
+	w.declare(a)
+	w.want("file:/a", mesh.StatusUnknown, mesh.ReasonIO)
+	w.files.during = nil
+	w.files.behaves["file:/a"] = fails
+	w.released = []mesh.ResourceID{"file:/a"}
+	w.declare()
+	w.want("file:/a", mesh.StatusFailed, mesh.ReasonTool)
+	clear(w.files.behaves)
+	w.declare(a)
+	w.did("restart web.service")
+}

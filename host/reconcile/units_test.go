@@ -209,3 +209,47 @@ func TestWhatUnitsAreMadeOfIsReadAgain(t *testing.T) {
 		}
 	}
 }
+
+// Shows: M7
+func TestANewerDeclarationSupersedesBetweenTwoUnits(t *testing.T) {
+	w := newWorld(t)
+	decl := []mesh.Resource{restarting(file("/a", "1"), "one.service", "two.service", "three.service")}
+	newer := false
+	w.units.acted = func(unit, _ string) { newer = unit == "one.service" }
+	w.generation = 1
+	if out := w.pass(mesh.TriggerDeclared, func() bool { return newer }, decl...); !out.Superseded {
+		t.Error("the newer declaration waited for all units")
+	}
+	w.did("restart one.service")
+	w.declare(decl...)
+	w.did("restart three.service", "restart two.service")
+}
+
+func TestWhatIsNotedOfAUnitIsStoredAlsoAfterACrashBetweenTheLookAndTheUnit(t *testing.T) {
+	w := newWorld(t)
+	decl := []mesh.Resource{reloading(file("/a", "1"), "nginx.service")}
+	w.generation = 1
+	w.pass(mesh.TriggerDeclared, func() bool { return len(w.m.writes) > 0 }, decl...)
+	// The ledger says by itself that all is well, and the unit is still to do.
+	w.pass(mesh.TriggerResumed, func() bool { return w.result("file:/a").Status == mesh.StatusOK }, decl...)
+	w.did()
+	w.want("file:/a", mesh.StatusOK, "")
+
+	w.units.says = map[string]string{"nginx.service": "it does not run"}
+	w.again(mesh.TriggerResumed, decl...)
+	w.did("reload nginx.service")
+	if r := w.result("file:/a"); r.Detail != "it does not run" {
+		t.Errorf("of the unit it is said %q", r.Detail)
+	}
+}
+
+func TestWhatAUnitHasToBeToldIsNotForgottenWhileItsFileIsKept(t *testing.T) {
+	w := newWorld(t)
+	a := restarting(file("/a", "1"), "web.service")
+	w.generation = 1
+	w.pass(mesh.TriggerDeclared, func() bool { return len(w.m.writes) > 0 }, a)
+	w.declare() // not declared, and not released either
+	w.did()
+	w.declare(a)
+	w.did("restart web.service")
+}

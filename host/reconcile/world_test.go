@@ -1,7 +1,9 @@
 package reconcile_test
 
 import (
+	"context"
 	"log/slog"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -22,6 +24,10 @@ type world struct {
 	store    *store.Store
 	r        *reconcile.Reconciler
 	control  *controlPlane
+	dir      string // of the store
+	now      func() time.Time
+	// step is called before every durable step. Nil: nobody counts.
+	step func()
 	// released goes into every declaration.
 	released   []mesh.ResourceID
 	generation mesh.Generation
@@ -34,26 +40,96 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	clock := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
-	now := func() time.Time { clock = clock.Add(time.Second); return clock }
-	st, lost, err := store.Open(t.Context(), t.TempDir(), false, now)
-	if err != nil || lost != nil {
-		t.Fatalf("open the store: %v, lost %v", err, lost)
-	}
-	t.Cleanup(func() {
-		if err := st.Close(); err != nil {
-			t.Error(err)
-		}
-	})
 	w := &world{
-		t: t, m: m, store: st, control: newControlPlane(),
+		t: t, m: m, control: newControlPlane(), dir: inMemory(t),
+		now:      func() time.Time { clock = clock.Add(time.Second); return clock },
 		files:    newProvider(mesh.KindFile, m),
 		packages: &setProvider{provider: newProvider(mesh.KindPackage, m)},
 		units:    &serviceManager{broken: map[string]bool{}},
 	}
-	w.r = reconcile.New(reconcile.Config{
-		Store: st, Providers: []resource.Provider{w.files, w.packages}, Units: w.units, Last: "package:mesh-host", Now: now, Log: quiet(),
+	m.step, w.units.step = w.count, w.count
+	w.begin()
+	t.Cleanup(func() {
+		if err := w.store.Close(); err != nil {
+			t.Error(err)
+		}
 	})
 	return w
+}
+
+// inMemory returns a directory that need not outlive the machine's power: what
+// is shown here is what is done in which order.
+func inMemory(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "mesh-reconcile-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// begin begins a life of the host.
+func (w *world) begin() {
+	w.t.Helper()
+	st, lost, err := store.Open(w.t.Context(), w.dir, false, w.now)
+	if err != nil || lost != nil {
+		w.t.Fatalf("open the store: %v, lost %v", err, lost)
+	}
+	w.store = st
+	w.r = reconcile.New(reconcile.Config{
+		Store: stepping{st, w.count}, Providers: []resource.Provider{announcing{w.files}, w.packages}, Units: w.units, Last: "package:mesh-host", Now: w.now, Log: quiet(),
+	})
+}
+
+// restart ends the life of the host, however far it is, and begins another one.
+func (w *world) restart() {
+	w.t.Helper()
+	if err := w.store.Close(); err != nil {
+		w.t.Fatal(err)
+	}
+	w.begin()
+}
+
+func (w *world) count() {
+	if w.step != nil {
+		w.step()
+	}
+}
+
+// stepping counts the calls that write.
+type stepping struct {
+	reconcile.Store
+	step func()
+}
+
+func (s stepping) BeginPass(ctx context.Context, begin []mesh.Result, drop []mesh.ResourceID) (uint64, error) {
+	s.step()
+	return s.Store.BeginPass(ctx, begin, drop)
+}
+
+func (s stepping) Intend(ctx context.Context, in []reconcile.Intent) error {
+	s.step()
+	return s.Store.Intend(ctx, in)
+}
+
+func (s stepping) Record(ctx context.Context, r []reconcile.Record) error {
+	s.step()
+	return s.Store.Record(ctx, r)
+}
+
+func (s stepping) UnitDone(ctx context.Context, a reconcile.UnitAction) error {
+	s.step()
+	return s.Store.UnitDone(ctx, a)
+}
+
+func (s stepping) EndPass(ctx context.Context, e reconcile.End) error {
+	s.step()
+	return s.Store.EndPass(ctx, e)
 }
 
 func never() bool { return false }
@@ -199,10 +275,6 @@ func restarting(r mesh.Resource, units ...string) mesh.Resource {
 func reloading(r mesh.Resource, units ...string) mesh.Resource {
 	r.OnChange = &mesh.OnChange{Reload: units}
 	return r
-}
-
-func (w *world) now() func() time.Time {
-	return func() time.Time { return time.Date(2026, 11, 30, 13, 0, 0, 0, time.UTC) }
 }
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }

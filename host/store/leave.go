@@ -10,6 +10,10 @@ import (
 // of it belongs to a mesh that this host has left. What the host owns is not
 // forgotten but refused: there must be nothing left of it.
 func (s *Store) Leave(ctx context.Context) error {
+	// Another mesh may give its first declaration the number of this one's last.
+	s.mu.Lock()
+	s.decoded = nil
+	defer s.mu.Unlock()
 	err := s.tx(ctx, func(tx *sql.Tx) error {
 		var owned int
 		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM owned").Scan(&owned); err != nil {

@@ -84,6 +84,23 @@ func (s *Store) AddEvent(ctx context.Context, e mesh.Event) error {
 	return err
 }
 
+// AddEventOnce is AddEvent, unless the last event that was added so had the same
+// key: whoever adds it then was cut off before it could write down that it had.
+func (s *Store) AddEventOnce(ctx context.Context, key string, e mesh.Event) error {
+	err := s.tx(ctx, func(tx *sql.Tx) error {
+		last, err := meta(ctx, tx, metaOnce)
+		if err != nil || last == key {
+			return err
+		}
+		if err := setMeta(ctx, tx, metaOnce, key); err != nil {
+			return err
+		}
+		return s.put(ctx, tx, mesh.FrameEvent, e)
+	})
+	s.signal()
+	return err
+}
+
 // AddGoodbye puts a goodbye among the messages, unless one waits there already.
 func (s *Store) AddGoodbye(ctx context.Context, g mesh.Goodbye) error {
 	err := s.tx(ctx, func(tx *sql.Tx) error {

@@ -45,6 +45,7 @@ const (
 	metaLast    = "last-pass"
 	metaBundle  = "bundle"
 	metaLeaving = "leaving"
+	metaOnce    = "event-once"
 )
 
 // Store is the store of one host. All methods may be called from several

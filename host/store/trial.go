@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -25,13 +26,14 @@ const (
 // confirmed, so that the confirmed one finds its own store as it left it. The
 // copy is made by the first call for a version and used by the next ones, until
 // Settle drops it or makes it the store. The confirmed version may still have
-// its store where it was on trial itself; that becomes the store first. A store
+// its store where it was on trial itself; that becomes the store first. Of the
+// copy of a third version what it wrote on the machine is kept, see keep. A store
 // that is damaged is not copied: the version then works on the store itself, as
 // Open does.
 func OpenTrial(ctx context.Context, dir, version, confirmed string, expected bool, now func() time.Time) (*Store, *Lost, error) {
 	trial := filepath.Join(dir, trialDir)
 	if owner := trialFor(dir); owner != version {
-		if owner != "" && owner == confirmed {
+		if owner != "" {
 			if err := Settle(ctx, dir, confirmed); err != nil {
 				return nil, nil, err
 			}
@@ -126,11 +128,17 @@ func writeSynced(name string, data []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// Settle is called by the confirmed version before it opens the store: its own
-// trial copy becomes the store, and that of any other version is dropped.
+// Settle is called before the store of the confirmed version is opened: its own
+// trial copy becomes the store, and that of any other version is dropped when
+// what it wrote on the machine is kept, see keep.
 func Settle(ctx context.Context, dir, version string) error {
 	trial := filepath.Join(dir, trialDir)
-	if trialFor(dir) != version {
+	if owner := trialFor(dir); owner != version {
+		if owner != "" {
+			if err := keep(ctx, dir, trial); err != nil {
+				return fmt.Errorf("keep what a version that was not confirmed wrote: %w", err)
+			}
+		}
 		if err := os.RemoveAll(trial); err != nil {
 			return fmt.Errorf("drop the store of a version that was not confirmed: %w", err)
 		}
@@ -170,6 +178,55 @@ func Settle(ctx context.Context, dir, version string) error {
 		return fmt.Errorf("drop the emptied trial directory: %w", err)
 	}
 	return nil
+}
+
+// keep takes into the store of the confirmed version what the version on trial
+// wrote on the machine and the confirmed one knows nothing of: what it came to
+// own, with what stood there before, which nobody could find out any more; what
+// it was about to write; and which units have to be told of it. Everything else
+// is learned again. The error is that of a disk that is full. From a copy that
+// cannot be read, or has a form that this version does not know, nothing can be
+// taken.
+func keep(ctx context.Context, dir, trial string) error {
+	from, to := filepath.Join(trial, fileName), filepath.Join(dir, fileName)
+	for _, file := range []string{from, to} {
+		if _, err := os.Stat(file); err != nil {
+			return nil
+		}
+	}
+	db, err := sqlite.OpenAsIs(ctx, to)
+	if err == nil {
+		err = errors.Join(keepFrom(ctx, db, from), db.Close())
+	}
+	if sqlite.IsFull(err) || ctx.Err() != nil {
+		return err
+	}
+	return nil
+}
+
+func keepFrom(ctx context.Context, db *sql.DB, from string) error {
+	// What is attached belongs to the one connection.
+	db.SetMaxOpenConns(1)
+	if _, err := db.ExecContext(ctx, "ATTACH ? AS trial", from); err != nil {
+		return err
+	}
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	for _, statement := range []string{
+		`INSERT OR IGNORE INTO owned (resource, made, generation, wrote, undo, partial)
+			SELECT resource, made, generation, wrote, undo, partial FROM trial.owned`,
+		`INSERT INTO ledger (resource, status, reason, detail, output, generation, want, at, writing)
+			SELECT resource, 'pending', '', '', '', generation, want, at, 1 FROM trial.ledger WHERE writing
+			ON CONFLICT (resource) DO UPDATE SET writing = 1`,
+		`INSERT OR IGNORE INTO unit_action (resource, unit, verb) SELECT resource, unit, verb FROM trial.unit_action`,
+	} {
+		if _, err := tx.ExecContext(ctx, statement); err != nil {
+			return errors.Join(err, tx.Rollback())
+		}
+	}
+	return tx.Commit()
 }
 
 // Confirm says that the version that uses this store is confirmed: messages

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	mesh "github.com/meshctl/mesh"
+	"github.com/meshctl/mesh/host/reconcile"
 	"github.com/meshctl/mesh/host/store"
 )
 
@@ -145,5 +146,50 @@ func TestTheCopyForTheNextVersionIsThatOfTheConfirmedOneWhereverItWas(t *testing
 	shut(t, third)
 	if got := held(t, settle(t, dir, "2-1")); got != 5 {
 		t.Errorf("put back, the second version finds generation %d, and left 5", got)
+	}
+}
+
+// Shows: M5, M6
+func TestWhatAVersionThatIsPutBackWroteIsKnownToTheConfirmedOne(t *testing.T) {
+	for _, next := range []string{"put back", "another version is tried"} {
+		t.Run(next, func(t *testing.T) {
+			dir := beginning(t)
+			st := openTrial(t, dir, "2-1")
+			_, err := st.BeginPass(t.Context(), pending("file:/replaced", "file:/cut"), nil)
+			must(t, err)
+			original := mesh.Owned{Resource: "file:/replaced", Made: mesh.MadeReplaced, Generation: 1, Undo: []byte(`"the admin's"`)}
+			cut := mesh.Owned{Resource: "file:/cut", Made: mesh.MadeCreated, Generation: 1}
+			must(t, st.Intend(t.Context(), []reconcile.Intent{{Resource: original.Resource, Owned: &original}, {Resource: cut.Resource, Owned: &cut}}))
+			done := decided(original.Resource, mesh.StatusChanged)
+			done.Units = []reconcile.UnitAction{{Resource: original.Resource, Unit: "web.service", Verb: "restart"}}
+			must(t, st.Record(t.Context(), []reconcile.Record{done}))
+			shut(t, st) // and it does not live
+
+			if next != "put back" {
+				shut(t, openTrial(t, dir, "3-1"))
+			}
+			st = settle(t, dir, "1-1")
+			state, err := st.State(t.Context())
+			must(t, err)
+			whole, err := st.Owned(t.Context(), original.Resource)
+			if err != nil || string(whole.Undo) != string(original.Undo) || len(state.Owned) != 2 {
+				t.Errorf("what stood there before is not known any more: %+v, %v; owned %+v", whole, err, state.Owned)
+			}
+			if len(state.Ledger) != 1 || state.Ledger[0].Resource != cut.Resource || !state.Ledger[0].Writing || state.Ledger[0].Status != mesh.StatusPending {
+				t.Errorf("of the write that was cut off the ledger says %+v", state.Ledger)
+			}
+			if len(state.Units) != 1 || state.Units[0] != done.Units[0] {
+				t.Errorf("the units that were to be told are %+v", state.Units)
+			}
+		})
+	}
+}
+
+func TestACopyThatCannotBeReadKeepsNoConfirmedVersionFromStarting(t *testing.T) {
+	dir := beginning(t)
+	shut(t, openTrial(t, dir, "2-1"))
+	must(t, os.WriteFile(filepath.Join(dir, "trial", "store.db"), []byte("no database"), 0o600))
+	if got := held(t, settle(t, dir, "1-1")); got != 1 {
+		t.Errorf("it finds generation %d, and left generation 1", got)
 	}
 }

@@ -121,6 +121,17 @@ func TestWhatBecomesOfAUnitIsWhatItIsAMomentLater(t *testing.T) {
 				b.t.Errorf("it did not run: %v", err)
 			}
 		}, "inactive dead"},
+		"fx-oneshot-condition.service": {"[Unit]\nConditionPathExists=/nowhere\n[Service]\nType=oneshot\nExecStart=/bin/touch " + dir + "/never", func(b bench, u string) {
+			b.act("restart", u, false, "a condition of the unit is not met")
+			if _, err := os.Stat(dir + "/never"); err == nil {
+				b.t.Error("it ran")
+			}
+		}, "inactive dead"},
+		"fx-oneshot-quick.service": {"[Service]\nType=oneshot\nExecStart=/bin/true", func(b bench, u string) {
+			for range 5 {
+				b.act("restart", u, true, "")
+			}
+		}, "inactive dead"},
 		"fx-oneshot-fails.service": {"[Service]\nType=oneshot\nExecStart=/bin/false", func(b bench, u string) {
 			b.act("restart", u, false, "failed")
 		}, "failed failed"},

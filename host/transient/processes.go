@@ -2,6 +2,7 @@ package transient
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"path"
@@ -9,10 +10,49 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // commandShown bounds how much of a command line is shown, in bytes.
 const commandShown = 200
+
+// lookLimit is how long a look at the processes may take.
+const lookLimit = 20 * time.Second
+
+// A looker looks at the processes, and waits for none that does not let itself be
+// looked at: the kernel does not tell the command line of one that hangs in a call
+// to a file system which does not answer. A look that is left to itself is the
+// only one until it comes back.
+type looker struct {
+	// out holds one ticket.
+	out chan struct{}
+}
+
+func newLooker() looker { return looker{out: make(chan struct{}, 1)} }
+
+// within makes a look. False: it did not come back, or an earlier one has not.
+func within[T any](ctx context.Context, l looker, limit time.Duration, look func() T) (T, bool) {
+	var none T
+	select {
+	case l.out <- struct{}{}:
+	default:
+		return none, false
+	}
+	seen := make(chan T, 1)
+	go func() {
+		defer func() { <-l.out }()
+		seen <- look()
+	}()
+	enough := time.NewTimer(limit)
+	defer enough.Stop()
+	select {
+	case s := <-seen:
+		return s, true
+	case <-enough.C:
+	case <-ctx.Done():
+	}
+	return none, false
+}
 
 // youngest returns the command line of the process of a unit that was started
 // last: what the unit waits for, most of the time. Empty when none is seen.

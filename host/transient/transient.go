@@ -64,12 +64,13 @@ type Runner struct {
 	dir    string
 	beat   func()
 	log    *slog.Logger
+	look   looker
 }
 
 // NewRunner makes a Runner that keeps output files in dir and calls beat while
 // it waits.
 func NewRunner(client *systemd.Client, dir string, beat func(), log *slog.Logger) *Runner {
-	return &Runner{client: client, dir: dir, beat: beat, log: log}
+	return &Runner{client: client, dir: dir, beat: beat, log: log, look: newLooker()}
 }
 
 // Settle waits for a command that an earlier life of this host left running,
@@ -158,7 +159,11 @@ func (r *Runner) Run(ctx context.Context, cmd pkg.Command) (pkg.Outcome, error) 
 func (r *Runner) keepLeft(ctx context.Context) []string {
 	var pids []int
 	var commands []string
-	for _, p := range processes() {
+	all, ok := within(ctx, r.look, lookLimit, processes)
+	if !ok {
+		r.log.WarnContext(ctx, "the processes could not be looked at, so what a package transaction left running ends with it")
+	}
+	for _, p := range all {
 		if p.unit == unitName && p.command != "" {
 			pids, commands = append(pids, p.pid), append(commands, p.command)
 		}
@@ -207,7 +212,7 @@ func (r *Runner) watch(ctx context.Context, limit time.Duration) (result systemd
 			return e.result, doing, e.err
 		case <-last.C:
 			if limit > 0 {
-				doing = youngest(unitName)
+				doing, _ = within(ctx, r.look, lookLimit, func() string { return youngest(unitName) })
 			}
 		case <-ticker.C:
 		}
@@ -240,6 +245,7 @@ func tail(file string) (string, error) {
 type Units struct {
 	client *systemd.Client
 	beat   func()
+	look   looker
 	// slow holds what was begun at a unit and had not ended when the wait for it
 	// did, by unit: it is waited for again and not begun anew.
 	slow map[string]string
@@ -247,7 +253,7 @@ type Units struct {
 
 // NewUnits makes a Units that calls beat around each job.
 func NewUnits(client *systemd.Client, beat func()) *Units {
-	return &Units{client: client, beat: beat, slow: make(map[string]string)}
+	return &Units{client: client, beat: beat, look: newLooker(), slow: make(map[string]string)}
 }
 
 // Act implements reconcile.Units.
@@ -272,13 +278,16 @@ func (u *Units) Act(ctx context.Context, unit, verb string) (string, error) {
 			return note, nil
 		}
 	}
-	err = u.act(bounded, before, verb, begun)
+	after, err := u.act(bounded, before, verb, begun)
 	if err != nil && bounded.Err() != nil {
 		u.slow[unit] = verb
 		return "", tooSlow(unit, err)
 	}
 	if err != nil {
 		return "", resource.Failed(mesh.ReasonUnit, err, "%s of %s: %v", verb, unit, err).WithOutput(journal(ctx, unit))
+	}
+	if after.Forgotten() {
+		note = unit + " has ended, and the service manager keeps nothing of it, so whether its conditions were met is not known"
 	}
 	return note, nil
 }
@@ -331,9 +340,10 @@ func judge(s systemd.UnitState, verb string) (note string, act bool, err *resour
 	return "", true, nil
 }
 
-// act does it, unless it was begun before, and looks what becomes of it.
-func (u *Units) act(ctx context.Context, before systemd.UnitState, verb string, begun bool) (err error) {
-	after := before
+// act does it, unless it was begun before, and looks what becomes of it. It
+// returns the unit as it was seen last.
+func (u *Units) act(ctx context.Context, before systemd.UnitState, verb string, begun bool) (after systemd.UnitState, err error) {
+	after = before
 	switch {
 	case begun:
 	case verb == "reload":
@@ -342,23 +352,20 @@ func (u *Units) act(ctx context.Context, before systemd.UnitState, verb string, 
 		// What failed or was restarted often before is no reason against this start,
 		// and this one is not to use up the limit of the starts after it.
 		if err := u.client.ResetFailed(ctx, before.Name); err != nil {
-			return err
+			return before, err
 		}
 		after, err = u.client.Restart(ctx, before.Name)
 	}
-	if err != nil {
-		return err
-	}
-	if after.DidItsPart() {
-		return nil
+	if err != nil || after.DidItsPart() {
+		return after, err
 	}
 	if after, err = u.client.Stays(ctx, after, verb, staysFor); err != nil {
-		return err
+		return after, err
 	}
 	if after.ActiveState != systemd.ActiveActive {
-		return fmt.Errorf("it is %s (%s)", after.ActiveState, after.SubState)
+		return after, fmt.Errorf("it is %s (%s)", after.ActiveState, after.SubState)
 	}
-	return nil
+	return after, nil
 }
 
 // turning calls beat again and again until what it returns is called: for a
@@ -393,7 +400,11 @@ func (u *Units) Watch(ctx context.Context) (pkg.Watch, error) {
 		return pkg.Watch{}, fmt.Errorf("list the services that run: %w", err)
 	}
 	active = slices.DeleteFunc(active, func(name string) bool { return name == unitName })
-	return pkg.Watch{Active: active, Outdated: outdated()}, nil
+	old, ok := within(ctx, u.look, lookLimit, outdated)
+	if !ok {
+		return pkg.Watch{}, errors.New("look at what the processes run: the kernel does not answer for one of them")
+	}
+	return pkg.Watch{Active: active, Outdated: old}, nil
 }
 
 // DaemonReload implements reconcile.Units.

@@ -124,10 +124,6 @@ func (s story) tell(t *testing.T, point string) (died int) {
 			case s.ending == mesh.EndingPutBack:
 				want = append(want, mesh.EndingRefused)
 			}
-			if point == "upgrade.before-settle" && s.ending != "" {
-				// It was reported, and that it was is not known any more.
-				r.endings = slices.Compact(r.endings)
-			}
 			if !slices.Equal(r.endings, want) {
 				t.Errorf("after %d deaths it was reported as %v, not as %v", died, r.endings, want)
 			}

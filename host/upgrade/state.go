@@ -20,6 +20,8 @@ type state struct {
 	Intent *intent `json:"intent,omitempty"`
 	// Last is how the latest one ended. Nil: there was none.
 	Last *mesh.UpgradeRecord `json:"last,omitempty"`
+	// Ended counts the endings that are on record here.
+	Ended uint64 `json:"ended,omitempty"`
 	// Untold lists endings that a version on trial came to, oldest first. Its store
 	// is dropped when it is put back, so the confirmed version reports them.
 	Untold []mesh.UpgradeRecord `json:"untold,omitempty"`

@@ -3,6 +3,7 @@ package upgrade_test
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -157,6 +158,46 @@ func TestAConfirmedVersionWhoseInstallationWasCutOffIsInstalledOnceMore(t *testi
 				t.Fatal(err)
 			}
 			m.arrived(t, v1)
+		})
+	}
+}
+
+// Shows: M5, M21
+func TestAnEndingIsReportedOnceAlsoWhenThePowerGoesBeforeThatIsOnRecord(t *testing.T) {
+	attempt := "outcome=put-back\ncaller=guard\nfrom=" + v2 + "\nto=" + v1 + "\nfrom-binary=x\nstep=finished\nwhy=it was dead\n"
+	for what, c := range map[string]struct {
+		file, content string
+		ending        mesh.Ending
+	}{
+		"of the rollback script":      {"rollback/attempt", attempt, mesh.EndingByGuard},
+		"of a version that was tried": {"upgrade/state.json", `{"phase": "settled", "untold": [{"ending": "refused", "from": "1", "to": "2", "at": "2026-11-30T12:00:00Z"}]}`, mesh.EndingRefused},
+	} {
+		t.Run(what, func(t *testing.T) {
+			m := confirmedFirst(t)
+			file, record := m.path("state", c.file), m.path("state/upgrade/state.json")
+			if err := errors.Join(os.MkdirAll(filepath.Dir(record), 0o700), os.WriteFile(record, []byte(`{"phase": "settled"}`), 0o600), os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(c.content), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			before, err := os.ReadFile(record)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 3 {
+				l, err := m.begin(t.Context(), &units{machine: m}, time.Now)
+				if err != nil {
+					t.Fatal(err)
+				}
+				// The power goes: the message is in the store, and the record as it was.
+				if err := errors.Join(l.store.Close(), os.WriteFile(record, before, 0o600)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := m.live(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if r := m.arrived(t, v1); len(r.endings) != 1 || r.endings[0] != c.ending {
+				t.Errorf("it was reported as %v", r.endings)
+			}
 		})
 	}
 }

@@ -48,7 +48,9 @@ type ServiceManager interface {
 // Store is the store of the version that runs.
 type Store interface {
 	Declaration(ctx context.Context) (*mesh.Declaration, error)
-	AddEvent(ctx context.Context, e mesh.Event) error
+	// AddEventOnce does nothing when the last event that was added so had the same
+	// key.
+	AddEventOnce(ctx context.Context, key string, e mesh.Event) error
 	CopyTo(ctx context.Context, file string) error
 	// Confirm lets messages leave the store.
 	Confirm()
@@ -295,13 +297,11 @@ func (u *Upgrader) Open(ctx context.Context, store Store) error {
 // settleAsConfirmed ends what an upgrade away from this version left, when this
 // version is found to run.
 func (u *Upgrader) settleAsConfirmed(ctx context.Context) error {
-	if untold := u.now().Untold; len(untold) > 0 {
-		for _, r := range untold {
-			if err := u.event(ctx, r); err != nil {
-				return err
-			}
+	for untold := u.now().Untold; len(untold) > 0; untold = untold[1:] {
+		if err := u.event(ctx, untold[0]); err != nil {
+			return err
 		}
-		if err := u.edit(func(s *state) { s.Untold = nil }); err != nil {
+		if err := u.edit(func(s *state) { s.Untold = untold[1:]; s.Ended++ }); err != nil {
 			return err
 		}
 	}
@@ -361,6 +361,7 @@ func (u *Upgrader) reportScript(ctx context.Context) error {
 		return err
 	}
 	settle := func(s *state) {
+		s.Ended++
 		s.Reported, s.Last = digest, &last
 		s.Refused = append(s.Refused, refused)
 	}
@@ -399,7 +400,8 @@ func parseRecord(text string) map[string]string {
 	return record
 }
 
-// event puts the ending of an upgrade among the messages.
+// event puts the ending of an upgrade among the messages. Until it is on record
+// that it ended, it may be called again, also in another life.
 func (u *Upgrader) event(ctx context.Context, r mesh.UpgradeRecord) error {
 	detail := fmt.Sprintf("from %s to %s", orNone(r.From), orNone(r.To))
 	if r.Why != "" {
@@ -410,7 +412,12 @@ func (u *Upgrader) event(ctx context.Context, r mesh.UpgradeRecord) error {
 		level = slog.LevelInfo
 	}
 	u.cfg.Log.Log(ctx, level, "an upgrade of this host ended", "ending", r.Ending, "from", r.From, "to", r.To, "detail", r.Why)
-	if err := u.store.AddEvent(ctx, mesh.Event{Kind: mesh.EventKind(r.Ending), Resource: self, Detail: detail, At: u.cfg.Now()}); err != nil {
+	now := u.now()
+	key := fmt.Sprintf("%d %s %s %s %s", now.Ended, r.Ending, r.From, r.To, r.Step)
+	if now.Intent != nil {
+		key += now.Intent.Began.UTC().Format(" 2006-01-02T15:04:05.999999999Z")
+	}
+	if err := u.store.AddEventOnce(ctx, key, mesh.Event{Kind: mesh.EventKind(r.Ending), Resource: self, Detail: detail, At: u.cfg.Now()}); err != nil {
 		return fmt.Errorf("report how the upgrade ended: %w", err)
 	}
 	return nil
@@ -434,6 +441,7 @@ func (u *Upgrader) end(ctx context.Context, r mesh.UpgradeRecord, refused ...ref
 	}
 	fault.Point("upgrade.before-settle")
 	settle := func(s *state) {
+		s.Ended++
 		s.Last = &r
 		if onTrial {
 			s.Untold = append(s.Untold, r)

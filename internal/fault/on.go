@@ -21,12 +21,16 @@ const (
 	// EnvHold has what came to the point go no further instead of dying, so that
 	// somebody can take the power of the machine. Empty: it dies.
 	EnvHold = "MESH_FAULT_HOLD"
+	// EnvTerm has the process asked to end with SIGTERM, as the service manager
+	// asks, and go on, instead of dying. Empty: it dies.
+	EnvTerm = "MESH_FAULT_TERM"
 )
 
-var dying atomic.Bool
+// dying and asked: a point was come to that ends the process.
+var dying, asked atomic.Bool
 
-// Point kills the process with SIGKILL, or holds it, when the environment names
-// this point.
+// Point kills the process with SIGKILL, or holds it, or asks it to end, when the
+// environment names this point.
 func Point(name string) {
 	if os.Getenv(EnvPoint) != name {
 		return
@@ -42,6 +46,12 @@ func Point(name string) {
 	}
 	if os.Getenv(EnvHold) != "" {
 		select {}
+	}
+	if os.Getenv(EnvTerm) != "" {
+		if asked.CompareAndSwap(false, true) && syscall.Kill(os.Getpid(), syscall.SIGTERM) != nil {
+			os.Exit(137)
+		}
+		return
 	}
 	if dying.CompareAndSwap(false, true) {
 		if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {

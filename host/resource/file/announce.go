@@ -64,6 +64,7 @@ func (p *Provider) Announce(ctx context.Context, want mesh.Resource, owned mesh.
 	}
 	isOurs := slices.ContainsFunc(r.ours, have.same)
 	p.oursPath = ""
+	p.announced, p.announcedPath = have, want.Name
 	if isOurs && have.Type != typeNone {
 		p.ours, p.oursPath = have, want.Name
 	}

@@ -59,7 +59,9 @@ type machine struct {
 	kind func(path string) (want mesh.Resource, other func(t *testing.T))
 }
 
-func (m machine) Provider(*testing.T) resource.Provider { return file.New(file.Config{}) }
+func (m machine) Provider(*testing.T) resource.Provider {
+	return file.NewPatient(file.New(file.Config{}), file.Patience, func() {})
+}
 
 func (m machine) Missing(*testing.T) mesh.Resource {
 	want, _ := m.kind(filepath.Join(m.dir, "missing"))

@@ -75,6 +75,12 @@ func unwritable(at *location, path, step string, err error) error {
 	return resource.Failed(mesh.ReasonIO, err, "%s was not written: %s: %v", path, step, err)
 }
 
+// changedJustNow says that somebody else is at a path at this moment. What they
+// made of it was not captured.
+func changedJustNow(path string) error {
+	return resource.Deferred(mesh.ReasonModified, nil, "%s was changed just now; it stays, and is looked at again", path)
+}
+
 // mountedOver says that a path cannot be replaced. Writing into what is mounted
 // there would neither be whole nor keep to the path.
 func mountedOver(path string, err error) error {

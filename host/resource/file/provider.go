@@ -21,6 +21,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	mesh "github.com/meshctl/mesh"
@@ -63,7 +65,8 @@ type Config struct {
 	Now func() time.Time
 }
 
-// Provider is the resource.Provider for files. Use New.
+// Provider is the resource.Provider for files, which waits as long as the kernel
+// does: see Patient. Use New.
 type Provider struct {
 	content  Content
 	log      *slog.Logger
@@ -82,11 +85,16 @@ type Provider struct {
 	// declared holds the paths of this pass; reached, by where a path really
 	// leads, the path under which a check got there first.
 	declared map[string]bool
-	reached  map[string]string
+	reached  *reached
+	// turns counts how often a long read went on.
+	turns atomic.Uint64
 	// ours is what Announce found at oursPath to be of another type than is
 	// wanted, and the mesh's own. Empty path: nothing.
 	ours     state
 	oursPath string
+	// announced is what Announce saw at announcedPath. Empty path: nothing.
+	announced     state
+	announcedPath string
 }
 
 var (
@@ -131,9 +139,9 @@ func (p *Provider) Kind() mesh.Kind { return mesh.KindFile }
 func (p *Provider) StartPass(_ context.Context, declared []mesh.Resource) {
 	p.accounts.forget()
 	p.mounts = mounts{}
-	p.lastPath, p.oursPath = "", ""
+	p.lastPath, p.oursPath, p.announcedPath = "", "", ""
 	p.memory.kinds = nil
-	p.declared, p.reached = make(map[string]bool, len(declared)), make(map[string]string)
+	p.declared, p.reached = make(map[string]bool, len(declared)), &reached{first: make(map[string]string)}
 	for _, r := range declared {
 		if r.Kind == mesh.KindFile {
 			p.declared[r.Name] = true
@@ -147,10 +155,44 @@ func (p *Provider) twin(path, real string) string {
 	if real != path && p.declared[real] {
 		return real
 	}
-	if other := p.reached[real]; other != path {
+	if other := p.reached.by(real); other != path {
 		return other
 	}
 	return ""
+}
+
+// reached remembers which path led to a place first.
+type reached struct {
+	mu    sync.Mutex
+	first map[string]string // guarded by mu
+}
+
+// by returns the path that led to the place; empty: none did.
+func (r *reached) by(real string) string {
+	if r == nil {
+		return ""
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.first[real]
+}
+
+func (r *reached) add(real, path string) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.first[real] = path
+}
+
+// fresh returns a provider for the same pass. The two share nothing that a call
+// of the old one, which may still come back, could spoil.
+func (p *Provider) fresh() *Provider {
+	return &Provider{
+		content: p.content, log: p.log, random: p.random, accounts: accounts{getent: p.accounts.getent},
+		label: p.label, packages: p.packages, now: p.now, declared: p.declared, reached: p.reached,
+	}
 }
 
 // Check compares what stands at the path with what is wanted.
@@ -166,8 +208,8 @@ func (p *Provider) Check(ctx context.Context, want mesh.Resource) (resource.Diff
 	if twin := p.twin(want.Name, have.real); twin != "" {
 		return resource.Diff{}, resource.Failed(mesh.ReasonTwice, nil, "it is the same place as %s, which is declared too, through a link on the way; keep one of them", twin)
 	}
-	if have.real != want.Name && have.real != "" && p.reached != nil {
-		p.reached[have.real] = want.Name
+	if have.real != want.Name && have.real != "" {
+		p.reached.add(have.real, want.Name)
 	}
 	diff, err := p.compare(ctx, w, have)
 	p.lastPath = ""
@@ -252,7 +294,11 @@ func (p *Provider) Apply(ctx context.Context, want mesh.Resource, _ resource.Dif
 		return unreadable(want.Name, err)
 	}
 	ours := p.oursPath == want.Name && have.same(p.ours)
-	p.oursPath = ""
+	changed := p.announcedPath == want.Name && !have.still(p.announced)
+	p.oursPath, p.announcedPath = "", ""
+	if changed {
+		return changedJustNow(want.Name)
+	}
 	if err := w.admits(want.Name, have.Type); err != nil && !ours {
 		return err
 	}

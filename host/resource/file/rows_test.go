@@ -28,9 +28,13 @@ type site struct {
 	dir   string
 	state string
 	cfg   file.Config
-	store *store.Store
-	r     *reconcile.Reconciler
-	log   bytes.Buffer
+	// patience of the provider with a call that gets nowhere. Zero: without end,
+	// and every call is made by the thread of the test.
+	patience time.Duration
+	beats    int
+	store    *store.Store
+	r        *reconcile.Reconciler
+	log      bytes.Buffer
 	// generation and resources are of the last declaration.
 	generation mesh.Generation
 	resources  []mesh.Resource
@@ -50,7 +54,7 @@ func newSite(t *testing.T) *site {
 			t.Fatal(err)
 		}
 	}
-	s.cfg.PackageOf = noPackage
+	s.cfg.PackageOf, s.patience = noPackage, file.Patience
 	s.start()
 	t.Cleanup(func() {
 		if err := s.store.Close(); err != nil {
@@ -68,9 +72,11 @@ func (s *site) start() {
 	}
 	log := slog.New(slog.NewTextHandler(&s.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	s.store, s.cfg.Logger = st, log
-	s.r = reconcile.New(reconcile.Config{
-		Store: st, Providers: []resource.Provider{file.New(s.cfg)}, Now: time.Now, Log: log,
-	})
+	var provider resource.Provider = file.New(s.cfg)
+	if s.patience > 0 {
+		provider = file.NewPatient(file.New(s.cfg), s.patience, func() { s.beats++ })
+	}
+	s.r = reconcile.New(reconcile.Config{Store: st, Providers: []resource.Provider{provider}, Now: time.Now, Log: log})
 }
 
 // restart ends the process and starts another one on the same state.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"sync/atomic"
 
 	mesh "github.com/meshctl/mesh"
 	"golang.org/x/sys/unix"
@@ -83,6 +84,17 @@ func (s state) equal(o state) bool {
 		return true
 	}
 	return s.UID == o.UID && s.GID == o.GID && (s.Type == typeSymlink || s.Mode == o.Mode)
+}
+
+// still reports whether nobody touched what stood there between two looks. Of a
+// directory only the type counts. Where a file lies does not: there are file
+// systems that number it anew for each look.
+func (s state) still(before state) bool {
+	if s.Type != before.Type || s.Type == typeNone || s.Type == typeDirectory {
+		return s.Type == before.Type
+	}
+	a, b := s.print, before.print
+	return a.size == b.size && a.mtime == b.mtime && a.ctime == b.ctime && a.uid == b.uid && a.gid == b.gid && a.mode == b.mode
 }
 
 // becomes reports whether a regular file can be given the owner and mode of o
@@ -241,7 +253,7 @@ func (p *Provider) read(ctx context.Context, l *location, r reading) (state, err
 	}
 	switch {
 	case r.content && s.Size <= OriginalLimit:
-		return s, s.readContent(ctx, f, l.path)
+		return s, s.readContent(p.reader(ctx, f), l.path)
 	case r.content:
 		s.TooLarge = true
 	}
@@ -273,8 +285,8 @@ func (s *state) readDirectoryAttributes(l *location) error {
 	return nil
 }
 
-func (s *state) readContent(ctx context.Context, f io.Reader, path string) error {
-	data, err := io.ReadAll(io.LimitReader(contextReader{ctx, f}, OriginalLimit+1))
+func (s *state) readContent(f io.Reader, path string) error {
+	data, err := io.ReadAll(io.LimitReader(f, OriginalLimit+1))
 	if err != nil {
 		return fmt.Errorf("read %s: %w", path, err)
 	}
@@ -291,21 +303,28 @@ func (p *Provider) digest(ctx context.Context, r io.Reader) (string, error) {
 		p.buffer = make([]byte, 128<<10)
 	}
 	h := sha256.New()
-	if _, err := io.CopyBuffer(h, contextReader{ctx, r}, p.buffer); err != nil {
+	if _, err := io.CopyBuffer(h, p.reader(ctx, r), p.buffer); err != nil {
 		return "", err
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// contextReader ends a long read when its context ends. It lives for one call.
+// contextReader ends a long read when its context ends, and counts its turns. It
+// lives for one call.
 type contextReader struct {
-	ctx context.Context
-	r   io.Reader
+	ctx   context.Context
+	r     io.Reader
+	turns *atomic.Uint64
+}
+
+func (p *Provider) reader(ctx context.Context, r io.Reader) contextReader {
+	return contextReader{ctx, r, &p.turns}
 }
 
 func (c contextReader) Read(p []byte) (int, error) {
 	if err := c.ctx.Err(); err != nil {
 		return 0, err
 	}
+	c.turns.Add(1)
 	return c.r.Read(p)
 }

@@ -95,7 +95,7 @@ func (p *Provider) putRegular(ctx context.Context, at *location, have, target st
 		return at.unwritable("set the mode of the temporary", err)
 	}
 	fault.Point("file.before-write")
-	if err := fill(ctx, f, source, target, at.path); err != nil {
+	if err := p.fill(ctx, f, source, target, at.path); err != nil {
 		return at.unwritable("write the content", err)
 	}
 	if err := f.Sync(); err != nil {
@@ -111,7 +111,7 @@ func (p *Provider) putRegular(ctx context.Context, at *location, have, target st
 		return at.unwritable("bring owner and mode to the disk", err)
 	}
 	fault.Point("file.before-rename")
-	if err := at.rename(temp, typeRegular, have.Type); err != nil {
+	if err := at.rename(temp, typeRegular, have); err != nil {
 		return at.unwritable("put the new file into place", err)
 	}
 	fault.Point("file.after-rename")
@@ -158,9 +158,9 @@ func (l *location) room(size int64) error {
 
 // fill copies source into f and refuses anything but the content that was
 // meant.
-func fill(ctx context.Context, f *os.File, source io.Reader, target state, path string) error {
+func (p *Provider) fill(ctx context.Context, f *os.File, source io.Reader, target state, path string) error {
 	h := sha256.New()
-	n, err := io.CopyBuffer(io.MultiWriter(f, h), contextReader{ctx, io.LimitReader(source, target.Size+1)}, make([]byte, 128<<10))
+	n, err := io.CopyBuffer(io.MultiWriter(f, h), p.reader(ctx, io.LimitReader(source, target.Size+1)), make([]byte, 128<<10))
 	if err != nil {
 		return err
 	}
@@ -184,10 +184,20 @@ func (p *Provider) verifyTemporary(ctx context.Context, at *location, temp strin
 	return nil
 }
 
-// rename puts the temporary into place. Where nothing stood, it refuses to
-// replace what appeared since. Between a directory and something else there is
+// rename puts the temporary into place, unless what stood there was changed since
+// it was looked at. Where nothing stood, it refuses to replace what appeared
+// since. Between a directory and something else there is
 // no rename in one step, and a directory goes only when it is empty.
-func (l *location) rename(temp string, now, was fileType) error {
+func (l *location) rename(temp string, now fileType, have state) error {
+	was := have.Type
+	if was != typeNone {
+		var last state
+		if err := last.stat(l.fd(), l.name, unix.AT_SYMLINK_NOFOLLOW); err != nil && !errors.Is(err, unix.ENOENT) {
+			return err
+		} else if err != nil || !last.still(have) {
+			return changedJustNow(l.path)
+		}
+	}
 	if was != typeNone && (was == typeDirectory) != (now == typeDirectory) {
 		if err := l.remove(was); err != nil {
 			return err
@@ -240,7 +250,7 @@ func (p *Provider) putDirectory(ctx context.Context, at *location, have, target 
 	if err := p.setDirectory(ctx, at, temp, have, target); err != nil {
 		return err
 	}
-	if err := at.rename(temp, typeDirectory, have.Type); err != nil {
+	if err := at.rename(temp, typeDirectory, have); err != nil {
 		return at.unwritable("put the directory into place", err)
 	}
 	if err := at.sync(); err != nil {
@@ -353,7 +363,7 @@ func (p *Provider) putSymlink(ctx context.Context, at *location, have, target st
 		return drop("label the link", err)
 	}
 	fault.Point("file.before-rename")
-	if err := at.rename(temp, typeSymlink, have.Type); err != nil {
+	if err := at.rename(temp, typeSymlink, have); err != nil {
 		return drop("put the link into place", err)
 	}
 	if err := at.sync(); err != nil {
