@@ -208,9 +208,9 @@ func (s *session) take(ctx context.Context, f mesh.Frame) error {
 	case mesh.FrameRefused, mesh.FrameRevoked:
 		return s.refused(ctx, f)
 	case mesh.FrameDeclare:
-		var d mesh.Declaration
-		if err := decode(f, &d); err != nil {
-			return err
+		d, err := decodeDeclaration(f.Body)
+		if err != nil {
+			return fmt.Errorf("read %s: %w", f.Type, err)
 		}
 		s.work.put(func(w *worker) { w.declaration = &d })
 	case mesh.FrameRecover:

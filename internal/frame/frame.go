@@ -11,8 +11,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"sync"
 
 	mesh "github.com/meshctl/mesh"
+	"github.com/meshctl/mesh/internal/jsoncut"
 )
 
 // ErrTooLarge: a frame is longer than mesh.FrameLimit. The stream cannot be
@@ -24,13 +27,15 @@ const (
 	// envelope is more than what stands around a body.
 	envelope = 1 << 10
 	// chunk bounds a single write, so that the SSH library does not keep large
-	// packet buffers for the life of the connection.
-	chunk = 4 << 10
+	// packet buffers for the life of the connection. As a packet it still fits
+	// into the 4 KiB that the library collects before it writes to the network.
+	chunk = 4<<10 - 64
 	// small is what a Reader holds for the life of a link: room for the head of a
 	// frame, and for a heartbeat. A longer body is read past it.
 	small = 512
-	// readAhead bounds what is allocated before the bytes have come.
-	readAhead = 64 << 10
+	// readAhead bounds what is allocated before the bytes have come. A file of
+	// mesh.InlineLimit fits into it.
+	readAhead = 128 << 10
 )
 
 // Fits reports whether Write takes the frame. Near the limit it errs on the
@@ -38,45 +43,63 @@ const (
 func Fits(f mesh.Frame) bool { return len(f.Body) <= mesh.FrameLimit-envelope }
 
 // Write writes one frame, whose body is JSON. Callers serialise.
-func Write(w io.Writer, f mesh.Frame) error {
-	buf, err := encode(f)
+func Write(w io.Writer, f mesh.Frame) error { return WriteParts(w, f.Type, f.Seq, f.Body) }
+
+// WriteParts writes one frame with the JSON that the parts of its body come to,
+// one after the other; none: no body. The body, which may be long and goes to
+// many, is taken as it is and not gone through again. Callers serialise.
+func WriteParts(w io.Writer, t mesh.FrameType, seq uint64, body ...[]byte) error {
+	head, err := json.Marshal(mesh.Frame{Type: t, Seq: seq})
 	if err != nil {
-		return err
+		return fmt.Errorf("marshal frame %s: %w", t, err)
 	}
-	for len(buf) > 0 {
-		n := min(len(buf), chunk)
-		if _, err := w.Write(buf[:n]); err != nil {
-			return fmt.Errorf("write frame %s: %w", f.Type, err)
-		}
-		buf = buf[n:]
+	const name, last = `,"body":`, `}`
+	size := 0
+	for _, part := range body {
+		size += len(part)
+	}
+	parts := [][]byte{make([]byte, header), head}
+	if size > 0 {
+		size += len(name)
+		parts[1] = append(head[:len(head)-1], name...)
+		parts = append(append(parts, body...), []byte(last))
+	}
+	if size += len(head); size > mesh.FrameLimit {
+		return fmt.Errorf("frame %s of %d bytes: %w", t, size, ErrTooLarge)
+	}
+	binary.BigEndian.PutUint32(parts[0], uint32(size))
+	if err := inChunks(w, parts); err != nil {
+		return fmt.Errorf("write frame %s: %w", t, err)
 	}
 	return nil
 }
 
-// encode returns a frame as it is written. The body, which may be long and goes
-// to many, is taken as it is and not gone through again.
-func encode(f mesh.Frame) ([]byte, error) {
-	rest, err := json.Marshal(mesh.Frame{Type: f.Type, Seq: f.Seq})
-	if err != nil {
-		return nil, fmt.Errorf("marshal frame %s: %w", f.Type, err)
+// chunks holds what parts are put together in.
+var chunks = sync.Pool{New: func() any { return new([chunk]byte) }}
+
+// inChunks writes the parts as one, in writes that are full but for the last.
+func inChunks(w io.Writer, parts [][]byte) error {
+	buf := chunks.Get().(*[chunk]byte)
+	defer chunks.Put(buf)
+	n := 0
+	for _, part := range parts {
+		for len(part) > 0 {
+			taken := copy(buf[n:], part)
+			part = part[taken:]
+			if n += taken; n < chunk {
+				continue
+			}
+			if _, err := w.Write(buf[:]); err != nil {
+				return err
+			}
+			n = 0
+		}
 	}
-	const name = `,"body":`
-	size := len(rest)
-	if len(f.Body) > 0 {
-		size += len(name) + len(f.Body)
+	if n == 0 {
+		return nil
 	}
-	if size > mesh.FrameLimit {
-		return nil, fmt.Errorf("frame %s of %d bytes: %w", f.Type, size, ErrTooLarge)
-	}
-	buf := make([]byte, header, header+size)
-	binary.BigEndian.PutUint32(buf, uint32(size))
-	if len(f.Body) == 0 {
-		return append(buf, rest...), nil
-	}
-	buf = append(buf, rest[:len(rest)-1]...)
-	buf = append(buf, name...)
-	buf = append(buf, f.Body...)
-	return append(buf, '}'), nil
+	_, err := w.Write(buf[:n])
+	return err
 }
 
 // Reader reads frames from one stream.
@@ -93,22 +116,40 @@ func NewReader(r io.Reader) *Reader {
 // io.ErrUnexpectedEOF when it ended inside one. Memory grows with what has
 // arrived, not with the length that was claimed.
 func (r *Reader) Read() (mesh.Frame, error) {
+	head, err := r.r.Peek(header)
+	if err == nil {
+		return r.rest()
+	}
+	return mesh.Frame{}, noLength(head, err)
+}
+
+// noLength makes the error of a frame whose length did not come whole.
+func noLength(head []byte, err error) error {
+	if len(head) == 0 {
+		return err
+	}
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return fmt.Errorf("read frame length: %w", err)
+}
+
+// rest reads a frame whose length has come. It is apart from Read, in which the
+// readers of a whole fleet wait, for what it takes of their stacks.
+func (r *Reader) rest() (mesh.Frame, error) {
 	var head [header]byte
 	if _, err := io.ReadFull(r.r, head[:]); err != nil {
-		if errors.Is(err, io.ErrUnexpectedEOF) {
-			return mesh.Frame{}, fmt.Errorf("read frame length: %w", err)
-		}
-		return mesh.Frame{}, err
+		return mesh.Frame{}, fmt.Errorf("read frame length: %w", err)
 	}
 	size := int(binary.BigEndian.Uint32(head[:]))
 	if size > mesh.FrameLimit {
 		return mesh.Frame{}, fmt.Errorf("frame of %d bytes: %w", size, ErrTooLarge)
 	}
-	buf := make([]byte, 0, min(size, readAhead))
+	var buf []byte
 	for len(buf) < size {
-		n := min(size-len(buf), readAhead)
 		start := len(buf)
-		buf = append(buf, make([]byte, n)...)
+		n := min(size-start, readAhead)
+		buf = slices.Grow(buf, n)[:start+n]
 		if _, err := io.ReadFull(r.r, buf[start:]); err != nil {
 			if errors.Is(err, io.EOF) {
 				err = io.ErrUnexpectedEOF
@@ -117,8 +158,12 @@ func (r *Reader) Read() (mesh.Frame, error) {
 		}
 	}
 	var f mesh.Frame
-	if err := json.Unmarshal(buf, &f); err != nil {
+	envelope, body := jsoncut.Member(buf, "body")
+	if err := json.Unmarshal(envelope, &f); err != nil {
 		return mesh.Frame{}, fmt.Errorf("decode frame: %w", err)
+	}
+	if body != nil {
+		f.Body = body
 	}
 	if f.Type == "" {
 		return mesh.Frame{}, errors.New("decode frame: it has no type")

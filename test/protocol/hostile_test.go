@@ -318,6 +318,37 @@ func TestANodeThatReadsNothingIsCutAfterThreeHeartbeatsThoughItSpeaks(t *testing
 	})
 }
 
+func TestAMessageWhoseBodyIsNoJSONIsDroppedAndTheLinkStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, p := newNetwork(), newPolicy()
+		startControl(t, n, p, newKey(t))
+		link := welcomedRaw(t, n, p)
+		defer link.close()
+		link.say(t, mesh.Frame{Type: mesh.FrameReceived, Seq: 1, Body: []byte(`{"generation":}`)})
+		link.say(t, frameOf(t, mesh.FrameHeartbeat, mesh.Heartbeat{}))
+
+		for answers := range 2 {
+			var ack mesh.Ack
+			f, err := link.frames.Read()
+			if err == nil {
+				err = unmarshal(f.Body, &ack)
+			}
+			if err != nil || f.Type != mesh.FrameAck || ack.Seq != 1 {
+				t.Fatalf("answer %d is %s of %d, %v; want that message 1 need not come again", answers+1, f.Type, ack.Seq, err)
+			}
+			synctest.Wait()
+			if answers == 0 {
+				link.say(t, frameOf(t, mesh.FrameHeartbeat, mesh.Heartbeat{}))
+			}
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if _, taken := p.received["web-1"]; taken {
+			t.Error("a message that is no JSON was taken")
+		}
+	})
+}
+
 func TestADeclarationIsSentOnceHoweverOftenTheLinkIsWoken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, p := newNetwork(), newPolicy()
