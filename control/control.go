@@ -106,6 +106,9 @@ type Control struct {
 	revisions map[string]Revision
 	// operators holds those who come from elsewhere, by name.
 	operators map[string]*operator
+
+	// encodings has a lock of its own.
+	encodings encodings
 }
 
 // node is what is kept in memory of a node. Control.mu guards it; slices, maps
@@ -129,6 +132,9 @@ type node struct {
 	// boots holds boot ids that were seen and then superseded by another.
 	boots []string
 	boot  string
+	// resources is what the node was given last, from the write until the node
+	// has it on the link that it was written for. Nil: the store has it.
+	resources []mesh.Resource
 	// told is the last refusal of a link that an event was raised for, and
 	// dropped the last message that could not be taken.
 	told, dropped string
@@ -257,7 +263,7 @@ func (c *Control) factsOf(ctx context.Context, n *node) *assign.Facts {
 	return assign.NewFacts(n.Name, n.Labels, n.Profile, own)
 }
 
-// Run stores last contacts from time to time until ctx ends, and once more
+// Run stores last contacts, and what nodes received, from time to time until ctx ends, and once more
 // then. It returns nil when ctx ended.
 func (c *Control) Run(ctx context.Context) error {
 	ticker := time.NewTicker(c.flushEvery)
@@ -281,7 +287,7 @@ func (c *Control) flush(ctx context.Context) error {
 	var contacts []Contact
 	for name, n := range c.nodes {
 		if n.contact.After(n.stored) {
-			contacts = append(contacts, Contact{Node: name, At: n.contact, Drift: n.Drift})
+			contacts = append(contacts, Contact{Node: name, At: n.contact, Held: n.Held, Drift: n.Drift})
 		}
 	}
 	c.mu.Unlock()

@@ -3,7 +3,6 @@ package control
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -142,13 +141,14 @@ func contains(all, some []mesh.ResourceID) bool {
 // stager moves content that is too large to travel inline into blobs, once for
 // all nodes that get the same resources.
 type stager struct {
-	blobs Blobs
-	done  map[*mesh.Resource][]mesh.Resource
-	sizes map[*mesh.Resource]int
+	blobs     Blobs
+	encodings *encodings
+	done      map[*mesh.Resource][]mesh.Resource
+	sizes     map[*mesh.Resource]int
 }
 
 func (c *Control) newStager() *stager {
-	return &stager{blobs: c.blobs, done: make(map[*mesh.Resource][]mesh.Resource), sizes: make(map[*mesh.Resource]int)}
+	return &stager{blobs: c.blobs, encodings: &c.encodings, done: make(map[*mesh.Resource][]mesh.Resource), sizes: make(map[*mesh.Resource]int)}
 }
 
 // fits returns why staged resources do not fit into a frame; nil when they do.
@@ -158,9 +158,9 @@ func (s *stager) fits(staged []mesh.Resource) (*assign.Fault, error) {
 	}
 	size, known := s.sizes[&staged[0]]
 	if !known {
-		data, err := json.Marshal(staged)
+		data, err := s.encodings.of(staged)
 		if err != nil {
-			return nil, fmt.Errorf("marshal what a node gets: %w", err)
+			return nil, err
 		}
 		size = len(data)
 		s.sizes[&staged[0]] = size
@@ -281,7 +281,11 @@ func (c *Control) written(records ...*GenerationRecord) {
 		n.Declared, n.Digest, n.Released = r.Generation, r.Digest, r.Released
 		n.Floor = max(n.Floor, r.Generation)
 		n.Ahead = false
+		n.resources = nil
 		if n.live != nil {
+			if n.resources = r.Resources; n.resources == nil {
+				n.resources = []mesh.Resource{}
+			}
 			wake = append(wake, n.live.waker)
 		}
 	}

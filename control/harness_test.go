@@ -1,9 +1,11 @@
 package control_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -224,11 +226,18 @@ func (h *host) disconnect() { h.p.Disconnect(h.name, h.link) }
 // pending returns what the control plane would push now; nil when nothing.
 func (h *host) pending() *mesh.Declaration {
 	h.p.t.Helper()
-	d, err := h.p.Pending(context.Background(), h.name)
+	out, err := h.p.Pending(context.Background(), h.name)
 	if err != nil {
 		h.p.t.Fatal(err)
 	}
-	return d
+	if out == nil {
+		return nil
+	}
+	var d mesh.Declaration
+	if err := json.Unmarshal(bytes.Join(out.Body, nil), &d); err != nil || d.Generation != out.Generation {
+		h.p.t.Fatalf("what travels to %s as generation %s cannot be read: %v: %s", h.name, out.Generation, err, out.Body)
+	}
+	return &d
 }
 
 func (h *host) try(t mesh.FrameType, body any) error {

@@ -249,6 +249,9 @@ func noteLink(n *node, r NodeRecord) {
 	n.Ahead = r.Ahead && n.Declared < r.Held
 	n.Unheard = r.Unheard
 	n.Refused, n.RefusedWhy = r.Refused, r.RefusedWhy
+	if n.Held >= n.Declared {
+		n.resources = nil
+	}
 }
 
 // recoveryCopy returns the digest of the recovery copy, and the copy itself
@@ -296,13 +299,13 @@ func (c *Control) Disconnect(name string, w Waker) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if n := c.nodes[name]; n != nil && n.live != nil && n.live.waker == w {
-		n.live = nil
+		n.live, n.resources = nil, nil
 	}
 }
 
 // Pending returns the newest declaration of the node if the node is not known
 // to hold it; nil when there is none.
-func (c *Control) Pending(ctx context.Context, name string) (*mesh.Declaration, error) {
+func (c *Control) Pending(ctx context.Context, name string) (*Outgoing, error) {
 	for {
 		n, known := c.snapshot(name)
 		if !known || n.State != mesh.NodeEnrolled {
@@ -314,21 +317,29 @@ func (c *Control) Pending(ctx context.Context, name string) (*mesh.Declaration, 
 		if n.Declared <= n.Held || n.Declared == n.Refused {
 			return nil, nil
 		}
-		d, err := c.store.Compiled(ctx, name, n.Declared)
-		if errors.Is(err, ErrNotFound) {
-			if later, _ := c.snapshot(name); later.Declared > n.Declared {
-				continue
+		d := mesh.Declaration{Node: name, Generation: n.Declared, Final: n.Digest == finalDigest, Resources: n.resources, Released: n.Released}
+		if n.resources == nil {
+			var err error
+			d, err = c.store.Compiled(ctx, name, n.Declared)
+			if errors.Is(err, ErrNotFound) {
+				if later, _ := c.snapshot(name); later.Declared > n.Declared {
+					continue
+				}
 			}
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read generation %s of %s: %w", n.Declared, name, err)
+			if err != nil {
+				return nil, fmt.Errorf("read generation %s of %s: %w", n.Declared, name, err)
+			}
 		}
 		if d.Final != n.Retiring {
 			// It is from an earlier life of the node, and the one of this life is
 			// not written yet.
 			return nil, nil
 		}
-		return &d, nil
+		resources, err := c.encodings.of(d.Resources)
+		if err != nil {
+			return nil, err
+		}
+		return outgoing(d, resources)
 	}
 }
 

@@ -198,7 +198,13 @@ func (c *Control) received(ctx context.Context, name, storeID string, b mesh.Rec
 	// The recovery copy goes before any declaration, so whoever has received a
 	// declaration on this link has the copy too.
 	after.StoreID = storeID
-	if linkChanged(n.NodeRecord, after) {
+	before := n.NodeRecord
+	if after.Held <= before.Floor {
+		// It was written for the node here. That the node has it is stored with its
+		// last contact: after a crash its next hello says so again.
+		before.Held = after.Held
+	}
+	if linkChanged(before, after) {
 		tx := LinkTx{Node: name, HostVersion: after.HostVersion, StoreID: after.StoreID, Floor: after.Floor, Held: after.Held, Ahead: after.Ahead, Unheard: after.Unheard, Refused: after.Refused, RefusedWhy: after.RefusedWhy}
 		if err := c.store.StoreLink(ctx, tx); err != nil {
 			return fmt.Errorf("store what %s received: %w", name, err)

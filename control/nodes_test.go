@@ -255,6 +255,74 @@ func TestHeartbeatsAreStoredAtMostOnceAMinuteAndOnceMoreAtTheEnd(t *testing.T) {
 	})
 }
 
+// linkStore counts the writes of what nodes say of themselves by the way, and
+// how often it is asked for what a node gets.
+type linkStore struct {
+	control.Store
+	written, asked *int
+}
+
+func (s linkStore) StoreLink(ctx context.Context, tx control.LinkTx) error {
+	*s.written++
+	return s.Store.StoreLink(ctx, tx)
+}
+
+func (s linkStore) Compiled(ctx context.Context, node string, generation mesh.Generation) (mesh.Declaration, error) {
+	*s.asked++
+	return s.Store.Compiled(ctx, node, generation)
+}
+
+func TestOnlyForALinkThatCameLaterIsTheStoreAskedWhatANodeGets(t *testing.T) {
+	p := newPlane(t)
+	written, asked := 0, 0
+	p.wrap = func(s control.Store) control.Store { return linkStore{s, &written, &asked} }
+	p.restart()
+	h := join(p, "web-1", nil)
+	h.connect()
+	p.declare(doc("web", "", file("/a", "1"), file("/b", "2")))
+	wantPending(t, h, "g1 [file:/a file:/b] released []")
+	p.declare(doc("web", "", file("/a", "1")))
+	wantPending(t, h, "g2 [file:/a] released []")
+	if asked != 0 {
+		t.Errorf("for an open link the store was asked %d times what was written a moment ago", asked)
+	}
+
+	h.disconnect()
+	h.connect()
+
+	wantPending(t, h, "g2 [file:/a] released []")
+	if asked != 1 {
+		t.Errorf("for a link that came later the store was asked %d times, want once", asked)
+	}
+}
+
+func TestWhatANodeReceivedIsStoredWithItsLastContactAndNotByItself(t *testing.T) {
+	p := newPlane(t)
+	written, asked := 0, 0
+	p.wrap = func(s control.Store) control.Store { return linkStore{s, &written, &asked} }
+	p.restart()
+	h := join(p, "web-1", nil)
+	p.declare(doc("web", "", file("/a", "1")))
+	h.connect()
+	before := written
+	p.later(time.Second)
+
+	h.receive()
+
+	if written != before {
+		t.Errorf("a receipt of what was written for the node was stored %d times by itself", written-before)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if err := p.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	p.restart()
+	if row := h.row(); row.Held != 1 || row.Outstanding.Delivered != 1 {
+		t.Errorf("after a restart the node is shown as %+v, want generation 1 delivered", row)
+	}
+}
+
 func TestEverythingMayHappenAtTheSameTime(t *testing.T) {
 	p := newPlane(t)
 	var hosts []*host

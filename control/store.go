@@ -88,7 +88,7 @@ type NodeStore interface {
 	Recorded(ctx context.Context, node, storeID string) (uint64, error)
 	// TakeBack notes that a node's store knows less than it did when it reported.
 	TakeBack(ctx context.Context, tx TakeBackTx) error
-	// StoreContacts keeps when nodes were last heard of.
+	// StoreContacts keeps when nodes were last heard of, and what they held then.
 	StoreContacts(ctx context.Context, contacts []Contact) error
 	// Inventory returns the newest one; empty when there is none.
 	Inventory(ctx context.Context, node string) (mesh.Inventory, error)
@@ -320,8 +320,10 @@ type LinkTx struct {
 
 // Contact is when a node was last heard of.
 type Contact struct {
-	Node  string
-	At    time.Time
+	Node string
+	At   time.Time
+	// Held is the generation that the node had said to hold by then.
+	Held  mesh.Generation
 	Drift uint64
 }
 

@@ -254,12 +254,8 @@ func (l *nodeLink) declare(ctx context.Context) error {
 	if d == nil || d.Generation <= l.sent {
 		return nil
 	}
-	f, err := mesh.NewFrame(mesh.FrameDeclare, 0, d)
-	if err != nil {
-		return fmt.Errorf("write a declaration: %w", err)
-	}
 	l.sent = d.Generation
-	err = frame.Write(l.out, f)
+	err = frame.WriteParts(l.out, mesh.FrameDeclare, 0, d.Body...)
 	if errors.Is(err, frame.ErrTooLarge) {
 		l.log.Error("a declaration is too large to send; the node keeps the one it has until a smaller one is written", "generation", d.Generation, "error", err)
 		return nil

@@ -29,7 +29,7 @@ type Policy interface {
 	Disconnect(node string, w control.Waker)
 	// Pending returns the newest declaration that the node does not hold, nil
 	// when there is none.
-	Pending(ctx context.Context, node string) (*mesh.Declaration, error)
+	Pending(ctx context.Context, node string) (*control.Outgoing, error)
 	// Handle takes a frame of a node; nil means that it is committed, now or
 	// earlier. A sequence number counts within storeID.
 	Handle(ctx context.Context, node, storeID string, f mesh.Frame) error

@@ -430,11 +430,11 @@ func (s *Store) TakeBack(ctx context.Context, tx control.TakeBackTx) error {
 	})
 }
 
-// StoreContacts keeps when nodes were last heard of.
+// StoreContacts keeps when nodes were last heard of, and what they held then.
 func (s *Store) StoreContacts(ctx context.Context, contacts []control.Contact) error {
 	return s.write(ctx, func(w *writer) error {
 		for _, c := range contacts {
-			if err := w.exec(`UPDATE nodes SET last_contact = max(last_contact, ?), drift = ? WHERE name = ?`, micros(c.At), int64(c.Drift), c.Node); err != nil {
+			if err := w.exec(`UPDATE nodes SET last_contact = max(last_contact, ?), held = ?, drift = ? WHERE name = ?`, micros(c.At), uint(c.Held), int64(c.Drift), c.Node); err != nil {
 				return fmt.Errorf("store last contact: %w", err)
 			}
 		}

@@ -30,10 +30,12 @@ func (s *Store) StoreReport(ctx context.Context, tx control.ReportTx) (bool, err
 		if err := w.results(node, tx.Report); err != nil {
 			return err
 		}
-		if err := w.bounded(`SELECT count(*) FROM results WHERE node = ?`, node, tx.Limit, "results"); err != nil {
-			return err
-		}
 		r := tx.Report
+		if !r.Full || len(r.Results) > tx.Limit { // what is full is all there is
+			if err := w.bounded(`SELECT count(*) FROM results WHERE node = ?`, node, tx.Limit, "results"); err != nil {
+				return err
+			}
+		}
 		err = w.exec(`INSERT INTO reports (node, generation, pass, cause, state, started, ended, received, results, ledger) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 			node, uint(r.Generation), int64(r.Pass), r.Trigger, tx.State, micros(r.Started), micros(r.Ended), micros(tx.At), len(r.Results), r.Ledger)
 		if err != nil {
@@ -47,8 +49,9 @@ func (s *Store) StoreReport(ctx context.Context, tx control.ReportTx) (bool, err
 		if tx.State == mesh.GenerationApplied {
 			applied = uint(r.Generation)
 		}
-		err = w.exec(`UPDATE nodes SET reported = ?, reported_state = ?, applied = max(applied, ?), kept = ? WHERE id = ? AND reported <= ?`,
-			uint(r.Generation), tx.State, applied, kept, node, uint(r.Generation))
+		// Who reports a generation holds it.
+		err = w.exec(`UPDATE nodes SET reported = ?, reported_state = ?, applied = max(applied, ?), held = max(held, ?), kept = ? WHERE id = ? AND reported <= ?`,
+			uint(r.Generation), tx.State, applied, uint(r.Generation), kept, node, uint(r.Generation))
 		if err != nil {
 			return fmt.Errorf("store what was reported: %w", err)
 		}

@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -153,14 +154,15 @@ func (p *policy) Disconnect(node string, w control.Waker) {
 	}
 }
 
-func (p *policy) Pending(_ context.Context, node string) (*mesh.Declaration, error) {
+func (p *policy) Pending(_ context.Context, node string) (*control.Outgoing, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	d := p.pending[node]
-	if r, there := p.received[node]; d != nil && there && r.Held >= d.Generation {
+	if r, there := p.received[node]; d == nil || there && r.Held >= d.Generation {
 		return nil, nil
 	}
-	return d, nil
+	body, err := json.Marshal(d)
+	return &control.Outgoing{Generation: d.Generation, Body: [][]byte{body}}, err
 }
 
 func (p *policy) Handle(_ context.Context, node, store string, f mesh.Frame) error {
