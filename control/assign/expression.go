@@ -104,7 +104,7 @@ func (e *expression) eval(f *Facts) (bool, error) {
 	if e == nil {
 		return true, nil
 	}
-	out, _, err := e.program.Eval(f.vars)
+	out, _, err := e.program.Eval(f.vars())
 	if err != nil {
 		return false, fmt.Errorf("%s: %w", e.text, err)
 	}

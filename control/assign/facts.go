@@ -19,7 +19,6 @@ type Facts struct {
 	// labelsKey and profileKey identify the values that an expression used.
 	labelsKey  string
 	profileKey string
-	vars       map[string]any
 	own        Own
 	// ownKey identifies own; empty when there is nothing.
 	ownKey string
@@ -46,14 +45,19 @@ func NewFacts(name string, labels map[string]string, profile mesh.Profile, own O
 	if len(own.Resources) > 0 || own.Fault != "" {
 		f.ownKey = name + " " + mesh.Declaration{Resources: own.Resources}.ContentDigest() + " " + own.Fault
 	}
-	f.vars = map[string]any{
-		varName:    name,
-		varLabels:  labelMap(labels),
-		varOS:      profile.OS,
-		varArch:    profile.Arch,
-		varProfile: profile,
-	}
 	return f
+}
+
+// vars are what expressions call the facts. They are made when an expression is
+// evaluated, which is seldom, and not kept for each node.
+func (f *Facts) vars() map[string]any {
+	return map[string]any{
+		varName:    f.name,
+		varLabels:  labelMap(f.labels),
+		varOS:      f.profile.OS,
+		varArch:    f.profile.Arch,
+		varProfile: f.profile,
+	}
 }
 
 // Name is the name of the node.

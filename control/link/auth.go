@@ -20,8 +20,6 @@ type connection struct {
 	server *Server
 	raw    net.Conn
 	source source
-	share  *share
-	log    *slog.Logger
 	// deadline closes raw when the first frame takes too long. It is stopped
 	// when that frame was answered.
 	deadline *time.Timer
@@ -38,10 +36,15 @@ type connection struct {
 	requests <-chan *ssh.Request
 }
 
+// log is made when there is something to say, and not kept for each connection.
+func (c *connection) log() *slog.Logger {
+	return c.server.cfg.Log.With("remote", c.raw.RemoteAddr().String())
+}
+
 // authenticate waits for the client to speak, then for a place among the
 // handshakes, then for proof of who it is.
-func (c *connection) authenticate(ctx context.Context) error {
-	cfg := c.server.cfg
+func (c *connection) authenticate(ctx context.Context, share *share) error {
+	cfg := &c.server.cfg
 	greeting := time.AfterFunc(cfg.GreetingTimeout, func() { _ = c.raw.Close() })
 	reader := bufio.NewReaderSize(c.raw, 16)
 	_, err := reader.Peek(1)
@@ -51,7 +54,7 @@ func (c *connection) authenticate(ctx context.Context) error {
 	}
 	// First its source's own places, so that waiting for those of all is for
 	// sources that have some left.
-	for _, slots := range []chan struct{}{c.share.slots, c.server.slots} {
+	for _, slots := range []chan struct{}{share.slots, c.server.slots} {
 		select {
 		case slots <- struct{}{}:
 		case <-ctx.Done():
@@ -98,15 +101,21 @@ const (
 	extensionSecret = "secret-hash@mesh"
 )
 
+// What is agreed on, shared by all connections and never changed. Machines make
+// Ed25519 keys; operators come with what they have.
+var (
+	keyAlgorithms = []string{
+		ssh.KeyAlgoED25519, ssh.KeyAlgoSKED25519, ssh.KeyAlgoSKECDSA256, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521,
+		ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256,
+	}
+	ciphers = []string{ssh.CipherAES128GCM, ssh.CipherChaCha20Poly1305, ssh.CipherAES256GCM}
+)
+
 func (c *connection) sshConfig(ctx context.Context) *ssh.ServerConfig {
 	policy := c.server.cfg.Policy
 	config := &ssh.ServerConfig{
-		// Machines make Ed25519 keys; operators come with what they have.
-		PublicKeyAuthAlgorithms: []string{
-			ssh.KeyAlgoED25519, ssh.KeyAlgoSKED25519, ssh.KeyAlgoSKECDSA256, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521,
-			ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256,
-		},
-		ServerVersion: "SSH-2.0-mesh",
+		PublicKeyAuthAlgorithms: keyAlgorithms,
+		ServerVersion:           "SSH-2.0-mesh",
 		// An agent may offer a few keys before the one that is registered.
 		MaxAuthTries: 6,
 		PublicKeyCallback: func(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
@@ -133,7 +142,7 @@ func (c *connection) sshConfig(ctx context.Context) *ssh.ServerConfig {
 			}
 		},
 	}
-	config.Ciphers = []string{ssh.CipherAES128GCM, ssh.CipherChaCha20Poly1305, ssh.CipherAES256GCM}
+	config.Ciphers = ciphers
 	config.AddHostKey(c.server.cfg.HostKey)
 	return config
 }
@@ -161,7 +170,7 @@ func (c *connection) checkToken(ctx context.Context, key string, password []byte
 
 func (c *connection) wrongToken() {
 	if c.server.sources.guessed(c.source) {
-		c.log.Warn("too many wrong tokens from one source; its tokens are not looked at for a while", "source", string(c.source))
+		c.log().Warn("too many wrong tokens from one source; its tokens are not looked at for a while", "source", string(c.source))
 	}
 }
 
@@ -186,6 +195,6 @@ func (c *connection) refused(err error) mesh.Refused {
 	if errors.As(err, &problems) {
 		return mesh.Refused{Code: mesh.CodeInvalid, Message: problems.Error()}
 	}
-	c.log.Error("the policy could not answer a host", "error", err)
+	c.log().Error("the policy could not answer a host", "error", err)
 	return mesh.Refused{Code: mesh.CodeInternal, Message: "the control plane could not decide for a reason of its own, which its log has; trying again later may help"}
 }

@@ -24,7 +24,7 @@ func (c *connection) serveEnrol(ctx context.Context) {
 	defer cancel()
 	channel, requests, err := c.firstChannel(ctx, mesh.ChannelEnrol)
 	if err != nil {
-		c.log.Debug("an enrolment ended before it began", "error", err)
+		c.log().Debug("an enrolment ended before it began", "error", err)
 		return
 	}
 	served := make(chan struct{})
@@ -38,7 +38,7 @@ func (c *connection) serveEnrol(ctx context.Context) {
 	c.deadline.Reset(c.server.cfg.HandshakeTimeout)
 	err = frame.Write(channel, answer)
 	if err != nil {
-		c.log.Warn("the answer to an enrolment could not be sent; the machine may ask again", "error", err)
+		c.log().Warn("the answer to an enrolment could not be sent; the machine may ask again", "error", err)
 	}
 	_ = channel.CloseWrite()
 	parting := time.AfterFunc(partingTime, func() { _ = c.raw.Close() })

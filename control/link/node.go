@@ -28,7 +28,6 @@ type nodeLink struct {
 	server  *Server
 	conn    *connection
 	node    string
-	log     *slog.Logger
 	channel ssh.Channel
 	out     io.Writer
 	// signal says that todo has something. It coalesces.
@@ -41,7 +40,8 @@ type nodeLink struct {
 	// welcomed is set when the policy took the hello, under mu. What is to be
 	// written before that waits for the welcome.
 	welcomed bool
-	// proofs holds who waits for a proof, by nonce, under mu.
+	// proofs holds who waits for a proof, by nonce, under mu. Nil until somebody
+	// does.
 	proofs map[string]chan struct{}
 	// parting cuts the connection after Close, under mu. Nil until then.
 	parting *time.Timer
@@ -69,47 +69,53 @@ type todo struct {
 // blobsAtOnce is how many blobs one node may fetch at a time.
 const blobsAtOnce = 4
 
-// serveNode runs a node's link to its end.
-func (c *connection) serveNode(ctx context.Context) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	channel, requests, err := c.firstChannel(ctx, mesh.ChannelLink)
-	if err != nil {
-		c.log.Debug("a node's connection ended before its link began", "node", c.node, "error", err)
+// serveNode runs a node's link to its end. It calls cancel, which ends ctx.
+func (c *connection) serveNode(ctx context.Context, cancel context.CancelFunc) {
+	l, requests := c.newNodeLink(ctx)
+	if l == nil {
 		return
-	}
-	l := &nodeLink{
-		server:  c.server,
-		conn:    c,
-		node:    c.node,
-		log:     c.log.With("node", c.node),
-		channel: channel,
-		signal:  make(chan struct{}, 1),
-		ended:   make(chan struct{}),
-		proofs:  make(map[string]chan struct{}),
-		blobs:   make(chan struct{}, blobsAtOnce),
 	}
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer func() { _ = c.raw.Close() }()
 	defer cancel()
-	defer close(l.ended)
-	defer func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if l.parting != nil {
-			l.parting.Stop()
-		}
-	}()
-
-	running.Go(func() {
-		err := l.read(ctx)
-		l.finish(ctx, err)
-	})
-	if err := l.write(ctx, requests, &running); err != nil && ctx.Err() == nil {
-		l.log.Info("a link was lost while writing", "error", err)
-	}
+	defer l.over()
+	running.Go(func() { l.finish(ctx, l.read(ctx)) })
+	l.write(ctx, requests, &running)
 }
+
+// newNodeLink waits for the channel of the link; nil when the connection ended
+// before.
+func (c *connection) newNodeLink(ctx context.Context) (*nodeLink, <-chan *ssh.Request) {
+	channel, requests, err := c.firstChannel(ctx, mesh.ChannelLink)
+	if err != nil {
+		c.log().Debug("a node's connection ended before its link began", "node", c.node, "error", err)
+		return nil, nil
+	}
+	return &nodeLink{
+		server:  c.server,
+		conn:    c,
+		node:    c.node,
+		channel: channel,
+		out:     stall.NewWriter(channel, 3*c.server.cfg.Heartbeat, func() { _ = c.raw.Close() }),
+		signal:  make(chan struct{}, 1),
+		ended:   make(chan struct{}),
+		blobs:   make(chan struct{}, blobsAtOnce),
+	}, requests
+}
+
+// over tells whoever waits for a proof.
+func (l *nodeLink) over() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.parting != nil {
+		l.parting.Stop()
+	}
+	close(l.ended)
+}
+
+// log is made when there is something to say, as that of the connection.
+func (l *nodeLink) log() *slog.Logger { return l.conn.log().With("node", l.node) }
 
 // Wake implements control.Waker.
 func (l *nodeLink) Wake() { l.do(func(t *todo) { t.look = true }) }
@@ -175,9 +181,16 @@ func (l *nodeLink) take() todo {
 
 // write serves the connection until it ends. It never waits for the policy but
 // in look.
-func (l *nodeLink) write(ctx context.Context, channelRequests <-chan *ssh.Request, running *sync.WaitGroup) error {
-	patience := 3 * l.server.cfg.Heartbeat
-	l.out = stall.NewWriter(l.channel, patience, func() { _ = l.conn.raw.Close() })
+func (l *nodeLink) write(ctx context.Context, channelRequests <-chan *ssh.Request, running *sync.WaitGroup) {
+	if err := l.turn(ctx, channelRequests, running); err != nil && ctx.Err() == nil {
+		l.log().Info("a link was lost while writing", "error", err)
+	}
+}
+
+// turn is the loop of write. A whole fleet waits in it, as in read, so they and
+// what calls them keep little on their stacks: the runtime gives back half of a
+// stack only when a quarter of it is in use.
+func (l *nodeLink) turn(ctx context.Context, channelRequests <-chan *ssh.Request, running *sync.WaitGroup) error {
 	for {
 		var err error
 		select {
@@ -257,58 +270,72 @@ func (l *nodeLink) declare(ctx context.Context) error {
 	l.sent = d.Generation
 	err = frame.WriteParts(l.out, mesh.FrameDeclare, 0, d.Body...)
 	if errors.Is(err, frame.ErrTooLarge) {
-		l.log.Error("a declaration is too large to send; the node keeps the one it has until a smaller one is written", "generation", d.Generation, "error", err)
+		l.log().Error("a declaration is too large to send; the node keeps the one it has until a smaller one is written", "generation", d.Generation, "error", err)
 		return nil
 	}
 	return err
 }
 
-// read takes frames until the link ends, and returns why it did.
+// read takes frames until the link ends, and returns why it did. See turn.
 func (l *nodeLink) read(ctx context.Context) error {
 	in := stall.NewReader(l.channel, l.server.cfg.HandshakeTimeout, func() { _ = l.conn.raw.Close() })
-	defer in.Stop()
 	frames := frame.NewReader(in)
+	storeID, err := l.begin(ctx, in, frames)
+	if err != nil {
+		in.Stop()
+		return err
+	}
+	for err == nil {
+		var f mesh.Frame
+		if f, err = frames.Read(); err == nil {
+			err = l.handle(ctx, storeID, f)
+		}
+	}
+	return l.left(in, err)
+}
+
+// left sees to what a link that was welcomed leaves, and returns why it ended.
+func (l *nodeLink) left(in *stall.Reader, err error) error {
+	in.Stop()
+	l.server.drop(l)
+	l.server.cfg.Policy.Disconnect(l.node, l)
+	if in.Silent() {
+		return fmt.Errorf("nothing came for %s: %w", in.Patience, err)
+	}
+	return err
+}
+
+// begin takes the hello and welcomes the host, or refuses it. It returns the
+// host's store.
+func (l *nodeLink) begin(ctx context.Context, in *stall.Reader, frames *frame.Reader) (storeID string, err error) {
 	hello, err := l.hello(frames)
 	if err != nil {
 		refusal := refusedFrame(l.conn.refused(err))
 		l.end(&refusal)
-		return err
+		return "", err
 	}
 	welcome, recovery, err := l.server.cfg.Policy.Connect(ctx, l.node, hello, l)
 	if err != nil {
 		refusal := refusedFrame(l.conn.refused(err))
 		l.end(&refusal)
-		return fmt.Errorf("connect: %w", err)
+		return "", fmt.Errorf("connect: %w", err)
 	}
-	defer l.server.cfg.Policy.Disconnect(l.node, l)
 	l.conn.deadline.Stop()
 	welcome.Protocol = min(hello.ProtocolMax, mesh.ProtocolMax)
 	if welcome.HeartbeatSeconds == 0 {
 		welcome.HeartbeatSeconds = int(l.server.cfg.Heartbeat / time.Second)
 	}
-	if err := l.welcome(welcome, recovery); err != nil {
-		return err
-	}
-	l.server.add(l)
-	defer l.server.drop(l)
-	l.log.Info("a node is connected", "held", hello.Held, "version", hello.HostVersion)
-
 	in.Patience = 3 * l.server.cfg.Heartbeat
 	if welcome.HeartbeatSeconds > 0 {
 		in.Patience = 3 * time.Duration(welcome.HeartbeatSeconds) * time.Second
 	}
-	for {
-		f, err := frames.Read()
-		if err != nil {
-			if in.Silent() {
-				return fmt.Errorf("nothing came for %s: %w", in.Patience, err)
-			}
-			return err
-		}
-		if err := l.handle(ctx, hello.StoreID, f); err != nil {
-			return err
-		}
+	if err := l.welcome(welcome, recovery); err != nil {
+		l.server.cfg.Policy.Disconnect(l.node, l)
+		return "", err
 	}
+	l.server.add(l)
+	l.log().Info("a node is connected", "held", hello.Held, "version", hello.HostVersion)
+	return hello.StoreID, nil
 }
 
 // hello reads the first frame.
@@ -399,7 +426,7 @@ func (l *nodeLink) handle(ctx context.Context, storeID string, f mesh.Frame) err
 		case err == nil:
 		case mesh.CodeOf(err) == mesh.CodeInvalid:
 			// It can never be taken, and must not hold up what waits behind it.
-			l.log.Error("a message of a node cannot be taken and is dropped", "type", f.Type, "seq", f.Seq, "error", err)
+			l.log().Error("a message of a node cannot be taken and is dropped", "type", f.Type, "seq", f.Seq, "error", err)
 		default:
 			return &notTaken{fmt.Errorf("take %s: %w", f.Type, err)}
 		}
@@ -407,7 +434,7 @@ func (l *nodeLink) handle(ctx context.Context, storeID string, f mesh.Frame) err
 		return fmt.Errorf("a frame %q came in the middle of a link", f.Type)
 	default:
 		// A newer host may send what this control plane does not know.
-		l.log.Debug("a frame of an unknown type is ignored", "type", f.Type, "seq", f.Seq)
+		l.log().Debug("a frame of an unknown type is ignored", "type", f.Type, "seq", f.Seq)
 		if f.Seq == 0 {
 			return nil
 		}
@@ -430,11 +457,11 @@ func (l *nodeLink) finish(ctx context.Context, err error) {
 	switch {
 	case ctx.Err() != nil:
 	case errors.As(err, &untaken) && (mesh.CodeOf(err) == mesh.CodeInternal || sqlite.IsFull(err)):
-		l.log.Error("a message of a node could not be stored; the link ends, and the node sends it again", "error", err)
+		l.log().Error("a message of a node could not be stored; the link ends, and the node sends it again", "error", err)
 	case errors.Is(err, io.EOF):
-		l.log.Info("a node closed its link")
+		l.log().Info("a node closed its link")
 	default:
-		l.log.Info("a link ended", "error", err)
+		l.log().Info("a link ended", "error", err)
 	}
 	l.end(nil)
 }
@@ -452,6 +479,9 @@ func (l *nodeLink) prove(ctx context.Context) error {
 	}
 	proof := make(chan struct{})
 	l.mu.Lock()
+	if l.proofs == nil {
+		l.proofs = make(map[string]chan struct{})
+	}
 	l.proofs[nonce] = proof
 	l.mu.Unlock()
 	defer func() {
@@ -473,7 +503,7 @@ func (l *nodeLink) prove(ctx context.Context) error {
 func (l *nodeLink) proven(f mesh.Frame) {
 	var proof mesh.Prove
 	if err := json.Unmarshal(f.Body, &proof); err != nil {
-		l.log.Debug("a proof could not be read", "error", err)
+		l.log().Debug("a proof could not be read", "error", err)
 		return
 	}
 	l.mu.Lock()

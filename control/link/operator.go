@@ -103,7 +103,7 @@ func (c *connection) serveOperator(ctx context.Context) {
 		return // removed between the proof and now
 	}
 	if !c.server.enterOperator(c.key) {
-		c.log.Warn("an operator has too many connections; another was refused")
+		c.log().Warn("an operator has too many connections; another was refused")
 		return
 	}
 	defer c.server.leaveOperator(c.key)
@@ -146,7 +146,7 @@ func (c *connection) serveOperator(ctx context.Context) {
 				idle.Reset(idleTime)
 			}
 		case <-gone:
-			c.log.Info("an operator was removed and their connection is closed")
+			c.log().Info("an operator was removed and their connection is closed")
 			return
 		case <-ctx.Done():
 			return

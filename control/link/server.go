@@ -179,31 +179,40 @@ func wait(ctx context.Context, d time.Duration) bool {
 // serve owns one connection from its acceptance to its end. It holds a place
 // in unproven, and one of its source, when it is called.
 func (s *Server) serve(ctx context.Context, raw net.Conn, from source, share *share) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	defer func() { _ = raw.Close() }()
 	stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
 	defer stop()
-
-	c := &connection{server: s, raw: raw, source: from, share: share, log: s.cfg.Log.With("remote", raw.RemoteAddr().String())}
-	err := c.authenticate(ctx)
-	s.sources.leave(c.source)
-	<-s.unproven
-	if err != nil {
-		if ctx.Err() == nil {
-			c.log.Debug("a connection did not authenticate", "error", err)
-		}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	c := s.admit(ctx, raw, from, share)
+	if c == nil {
 		return
 	}
 	defer c.deadline.Stop()
 	switch c.user {
 	case mesh.UserNode:
-		c.serveNode(ctx)
+		c.serveNode(ctx, cancel)
 	case mesh.UserEnrol:
 		c.serveEnrol(ctx)
 	default:
 		c.serveOperator(ctx)
 	}
+}
+
+// admit finds out who has connected, and gives back the places that serve holds
+// for it; nil when that was not proved.
+func (s *Server) admit(ctx context.Context, raw net.Conn, from source, share *share) *connection {
+	c := &connection{server: s, raw: raw, source: from}
+	err := c.authenticate(ctx, share)
+	s.sources.leave(c.source)
+	<-s.unproven
+	if err != nil {
+		if ctx.Err() == nil {
+			c.log().Debug("a connection did not authenticate", "error", err)
+		}
+		return nil
+	}
+	return c
 }
 
 // Prove asks the node to answer now, and returns nil when it did: the link

@@ -37,7 +37,7 @@ func (l *nodeLink) offered(ctx context.Context, next ssh.NewChannel, running *sy
 	running.Go(func() {
 		defer func() { <-l.blobs }()
 		if err := l.blob(ctx, next, sum); err != nil && ctx.Err() == nil {
-			l.log.Warn("a blob was not delivered; the host asks again", "sha256", sum, "error", err)
+			l.log().Warn("a blob was not delivered; the host asks again", "sha256", sum, "error", err)
 		}
 	})
 	return nil
