@@ -174,6 +174,7 @@ func serve(ctx context.Context, c config, notifier systemd.Notifier, log *slog.L
 			return serveHTTP(ctx, secure(downloads, certificate), repohttp.New(packages, pages, log), log)
 		}},
 		{"upkeep of the repository", care.run},
+		{"upkeep of memory", giveMemoryBack},
 		{"policy", policy.Run},
 	}, func() {
 		log.Info("control plane stops")
