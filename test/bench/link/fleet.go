@@ -35,6 +35,26 @@ type fleet struct {
 
 	mu     sync.Mutex
 	faults []error // under mu
+	// apply is closed once machines may apply what they hold. Under mu.
+	apply chan struct{}
+}
+
+// hold keeps machines from applying what they get from now on, until it is let
+// go. What a push takes is measured by itself: hosts apply on processors of their
+// own and take their time, and these machines share the control plane's, which
+// records what they report meanwhile.
+func (f *fleet) hold() (letGo func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	held := make(chan struct{})
+	f.apply = held
+	return sync.OnceFunc(func() { close(held) })
+}
+
+func (f *fleet) applying() <-chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.apply
 }
 
 // fault keeps what must not happen in a measurement.
@@ -65,6 +85,7 @@ func newFleet(ctx context.Context, dir string, n int) (*fleet, error) {
 		program: filepath.Join(dir, "mesh-control"), config: filepath.Join(dir, "control.yaml"), socket: filepath.Join(dir, "api.sock"),
 		address: linkAddress, got: make(chan int, 4*n), acked: make(chan int, 64*n),
 	}
+	f.hold()()
 	build := exec.CommandContext(ctx, "go", "build", "-o", f.program, "./cmd/mesh-control")
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("build the control plane: %w: %s", err, out)
@@ -245,8 +266,8 @@ func (l *links) end() {
 // pushed is what a write to the whole fleet took.
 type pushed struct {
 	// write is how long the write itself took, received the time from its
-	// return until the last machine held it, and applied until the control plane
-	// had committed the last report.
+	// return until the last machine held it. Then all of them applied it, and
+	// applied is the time until the control plane had committed the last report.
 	write, received, applied time.Duration
 	cpu                      time.Duration
 }
@@ -267,6 +288,8 @@ func (f *fleet) push(ctx context.Context, size int) (pushed, error) {
 	}
 	drain(f.got)
 	drain(f.acked)
+	letGo := f.hold()
+	defer letGo()
 	began := time.Now()
 	answer, err := f.api.Declare(ctx, document("everywhere", "", "/etc/bench/everywhere", content))
 	if err != nil {
@@ -280,11 +303,13 @@ func (f *fleet) push(ctx context.Context, size int) (pushed, error) {
 	if err := count(ctx, f.got, len(f.machines)); err != nil {
 		return pushed{}, fmt.Errorf("machines that hold what was written: %w", err)
 	}
-	p.received = time.Since(returned)
+	held := time.Now()
+	p.received = held.Sub(returned)
+	letGo()
 	if err := count(ctx, f.acked, len(f.machines)); err != nil {
 		return pushed{}, fmt.Errorf("machines whose report was committed: %w", err)
 	}
-	p.applied = time.Since(returned)
+	p.applied = time.Since(held)
 	after, err := f.cpu()
 	if err != nil {
 		return pushed{}, err

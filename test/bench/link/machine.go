@@ -67,7 +67,7 @@ func (m *machine) Hello(context.Context) (mesh.Hello, error) {
 	defer m.mu.Unlock()
 	return mesh.Hello{
 		ProtocolMin: mesh.ProtocolMin, ProtocolMax: mesh.ProtocolMax, Node: m.name, HostVersion: m.enrol.HostVersion,
-		BootID: "boot of " + m.name, MachineIDHash: m.enrol.Profile.MachineIDHash, StoreID: "store of " + m.name,
+		BootID: "boot of " + m.name, MachineIDHash: m.enrol.Profile.MachineIDHash, StoreID: "store of " + m.name, Sequence: m.seq,
 		Held: m.held, Applied: m.applied, Ledger: mesh.LedgerDigest(m.results), OwnedDigest: mesh.OwnedDigest(nil),
 		ProfileDigest: m.enrol.Profile.Digest(), InventoryDigest: m.enrol.Inventory.Digest(),
 	}, nil
@@ -105,18 +105,33 @@ func (m *machine) Want(_ context.Context, wants []string) error {
 	return nil
 }
 
-// Declare holds what came, and reports that everything in it was made so.
+// Declare holds what came.
 func (m *machine) Declare(_ context.Context, d mesh.Declaration, _ func(context.Context, string, io.Writer) error) (mesh.Received, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.held, m.applied = d.Generation, d.Generation
+	m.held = d.Generation
+	m.fleet.got <- m.number
+	apply := m.fleet.applying()
+	go func() {
+		<-apply
+		m.apply(d)
+	}()
+	return mesh.Received{Generation: d.Generation, Held: d.Generation}, nil
+}
+
+// apply reports that everything was made so.
+func (m *machine) apply(d mesh.Declaration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if d.Generation <= m.applied {
+		return
+	}
+	m.applied = d.Generation
 	m.results = m.results[:0]
 	for _, r := range d.Resources {
 		m.results = append(m.results, mesh.Result{Resource: r.ID(), Status: mesh.StatusChanged, Generation: d.Generation, Want: r.Digest(), At: time.Now().UTC()})
 	}
 	m.report()
-	m.fleet.got <- m.number
-	return mesh.Received{Generation: d.Generation, Held: d.Generation}, nil
 }
 
 // report is called with mu held.
@@ -124,7 +139,7 @@ func (m *machine) report() {
 	now := time.Now().UTC()
 	m.seq++
 	f, err := mesh.NewFrame(mesh.FrameReport, m.seq, mesh.Report{
-		Generation: m.held, Pass: m.seq, Trigger: mesh.TriggerDeclared, State: mesh.GenerationApplied, Started: now, Ended: now,
+		Generation: m.applied, Pass: m.seq, Trigger: mesh.TriggerDeclared, State: mesh.GenerationApplied, Started: now, Ended: now,
 		Full: true, Results: m.results, Ledger: mesh.LedgerDigest(m.results),
 	})
 	if err != nil {
