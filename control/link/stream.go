@@ -10,12 +10,9 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	mesh "github.com/meshctl/mesh"
+	"github.com/meshctl/mesh/internal/frame"
 	"github.com/meshctl/mesh/internal/stall"
 )
-
-// chunk bounds a single write, so that the SSH library does not keep large
-// packet buffers for the life of the connection.
-const chunk = 4 << 10
 
 // offered answers a channel that the host opened during its link.
 func (l *nodeLink) offered(ctx context.Context, next ssh.NewChannel, running *sync.WaitGroup) error {
@@ -69,7 +66,7 @@ func (l *nodeLink) blob(ctx context.Context, next ssh.NewChannel, sum string) er
 	}()
 	out := stall.NewWriter(channel, 3*l.server.cfg.Heartbeat, func() { _ = l.conn.raw.Close() })
 	// The plain struct hides that a file can copy itself, in large writes.
-	if _, err := io.CopyBuffer(out, struct{ io.Reader }{content}, make([]byte, chunk)); err != nil {
+	if _, err := io.CopyBuffer(out, struct{ io.Reader }{content}, make([]byte, frame.Chunk)); err != nil {
 		return fmt.Errorf("send a blob: %w", err)
 	}
 	return nil

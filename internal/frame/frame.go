@@ -22,14 +22,16 @@ import (
 // used any more.
 var ErrTooLarge = errors.New("frame is longer than the limit")
 
+// Chunk bounds a single write to an SSH channel, in bytes, so that the library
+// does not keep large packet buffers for the life of the connection. As a packet
+// it still fits into the 4 KiB that the library collects before it writes to the
+// network.
+const Chunk = 4<<10 - 64
+
 const (
 	header = 4
 	// envelope is more than what stands around a body.
 	envelope = 1 << 10
-	// chunk bounds a single write, so that the SSH library does not keep large
-	// packet buffers for the life of the connection. As a packet it still fits
-	// into the 4 KiB that the library collects before it writes to the network.
-	chunk = 4<<10 - 64
 	// small is what a Reader holds for the life of a link: room for the head of a
 	// frame, and for a heartbeat. A longer body is read past it.
 	small = 512
@@ -75,18 +77,18 @@ func WriteParts(w io.Writer, t mesh.FrameType, seq uint64, body ...[]byte) error
 }
 
 // chunks holds what parts are put together in.
-var chunks = sync.Pool{New: func() any { return new([chunk]byte) }}
+var chunks = sync.Pool{New: func() any { return new([Chunk]byte) }}
 
 // inChunks writes the parts as one, in writes that are full but for the last.
 func inChunks(w io.Writer, parts [][]byte) error {
-	buf := chunks.Get().(*[chunk]byte)
+	buf := chunks.Get().(*[Chunk]byte)
 	defer chunks.Put(buf)
 	n := 0
 	for _, part := range parts {
 		for len(part) > 0 {
 			taken := copy(buf[n:], part)
 			part = part[taken:]
-			if n += taken; n < chunk {
+			if n += taken; n < Chunk {
 				continue
 			}
 			if _, err := w.Write(buf[:]); err != nil {
