@@ -372,12 +372,28 @@ func (c *Control) revision(ctx context.Context, name string, revision int64) (Re
 	}
 	r, err := c.store.Declaration(ctx, name, revision)
 	if errors.Is(err, ErrNotFound) {
-		return Revision{}, mesh.Errorf(mesh.CodeNotFound, "declaration %s has no revision %d; the newest is %d", name, revision, newest.Revision)
+		return Revision{}, c.noRevision(ctx, newest, revision)
 	}
 	if err != nil {
 		return Revision{}, fmt.Errorf("read declaration %s: %w", name, err)
 	}
 	return r, nil
+}
+
+// noRevision says which revisions there are.
+func (c *Control) noRevision(ctx context.Context, newest Revision, asked int64) error {
+	if asked < 1 || asked > newest.Revision {
+		return mesh.Errorf(mesh.CodeNotFound, "declaration %s has no revision %d; the newest is %d", newest.Name, asked, newest.Revision)
+	}
+	kept, err := c.store.Revisions(ctx, newest.Name, int(newest.Revision-asked))
+	if err != nil {
+		return fmt.Errorf("read revisions of %s: %w", newest.Name, err)
+	}
+	oldest := newest.Revision
+	if len(kept) > 0 {
+		oldest = kept[len(kept)-1].Revision
+	}
+	return mesh.Errorf(mesh.CodeNotFound, "revision %d of declaration %s is not kept any more; revisions %d to %d are (see revisions_keep in the configuration of mesh-control)", asked, newest.Name, oldest, newest.Revision)
 }
 
 // PutBlob stores content under its SHA-256. The audit log says how much; what

@@ -10,6 +10,8 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"sync"
+	"time"
 
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/control"
@@ -22,6 +24,12 @@ const BlobLimit = 1 << 30
 // SHA-256, in a directory of its first two digits.
 type Blobs struct {
 	root *os.Root
+	dir  string
+
+	// mu keeps a blob from being removed while somebody learns that it is there.
+	mu sync.Mutex
+	// wanted holds when a blob was last put or asked about, under mu.
+	wanted map[string]time.Time
 }
 
 const incoming = "incoming"
@@ -42,7 +50,7 @@ func OpenBlobs(dir string) (*Blobs, error) {
 	if err := root.Mkdir(incoming, 0o700); err != nil {
 		return nil, errors.Join(fmt.Errorf("make directory of incoming blobs: %w", err), root.Close())
 	}
-	return &Blobs{root: root}, nil
+	return &Blobs{root: root, dir: dir, wanted: make(map[string]time.Time)}, nil
 }
 
 // Close gives the directory back. Blobs that are open stay readable.
@@ -56,7 +64,7 @@ func (b *Blobs) Put(ctx context.Context, sum string, r io.Reader) (err error) {
 	if !mesh.ValidDigest(sum) {
 		return fmt.Errorf("name of a blob: %w", control.ErrContent)
 	}
-	if there, err := b.has(sum); err != nil || there {
+	if there, err := b.want(sum); err != nil || there {
 		return err
 	}
 	f, name, err := b.temporary()
@@ -85,6 +93,7 @@ func (b *Blobs) Put(ctx context.Context, sum string, r io.Reader) (err error) {
 	if err := b.root.Mkdir(sum[:2], 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("make directory for blob: %w", err)
 	}
+	b.comes(sum)
 	if err := b.root.Rename(name, place(sum)); err != nil {
 		return fmt.Errorf("name blob: %w", err)
 	}
@@ -114,6 +123,24 @@ func (b *Blobs) sync(dir string) error {
 		return fmt.Errorf("open directory of blob: %w", err)
 	}
 	return errors.Join(d.Sync(), d.Close())
+}
+
+// want tells whether a blob is there, and keeps it from a sweep from now on.
+func (b *Blobs) want(sum string) (bool, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	there, err := b.has(sum)
+	if there {
+		b.wanted[strings.Clone(sum)] = time.Now()
+	}
+	return there, err
+}
+
+// comes keeps a blob that is about to be there from a sweep.
+func (b *Blobs) comes(sum string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.wanted[strings.Clone(sum)] = time.Now()
 }
 
 func (b *Blobs) has(sum string) (bool, error) {
@@ -150,7 +177,7 @@ func (b *Blobs) Missing(_ context.Context, sums []string) ([]string, error) {
 			missing = append(missing, strings.Clone(sum))
 			continue
 		}
-		there, err := b.has(sum)
+		there, err := b.want(sum)
 		if err != nil {
 			return nil, err
 		}

@@ -17,9 +17,11 @@ const (
 	groupLimit = 256
 	// internedLimit bounds how many names of resources are kept in memory.
 	internedLimit = 100_000
-	// sweepAfter is how many names of resources are made before those that
-	// nothing refers to any more are forgotten.
-	sweepAfter = 50_000
+	// crowdedAfter is how many names of resources are made before a sweep is due
+	// at once, and namesWorth how many before one looks for those that nothing
+	// refers to any more.
+	crowdedAfter = 50_000
+	namesWorth   = 1000
 )
 
 // ErrClosed: the store was closed.
@@ -35,6 +37,8 @@ type writer struct {
 	done chan struct{}
 	once sync.Once
 	err  error
+	// crowded is signalled when a sweep is due. It coalesces.
+	crowded chan struct{}
 
 	// These belong to the goroutine.
 	conn  *sql.Conn
@@ -43,8 +47,12 @@ type writer struct {
 	// is undone.
 	nodes     map[string]int64
 	resources map[string]int64
-	// made counts the names of resources that were made since the last sweep.
+	// made counts the names of resources that were made since the last sweep. It
+	// begins with so many that the first sweep of every start looks at them.
 	made int
+	// used holds the ids of names that were used since a sweep began to look for
+	// those that nothing has. Nil: none looks.
+	used map[int64]struct{}
 }
 
 type job struct {
@@ -68,6 +76,8 @@ func newWriter(ctx context.Context, db *sql.DB) (*writer, error) {
 		nodes: make(map[string]int64),
 
 		resources: make(map[string]int64),
+		crowded:   make(chan struct{}, 1),
+		made:      namesWorth,
 	}
 	go w.run()
 	return w, nil
@@ -149,8 +159,11 @@ func (w *writer) group(first *job) {
 		j.err = room(j.err)
 		close(j.done)
 	}
-	if w.made >= sweepAfter {
-		w.sweep()
+	if w.made >= crowdedAfter {
+		select {
+		case w.crowded <- struct{}{}:
+		default:
+		}
 	}
 }
 
@@ -161,15 +174,6 @@ func room(err error) error {
 		return err
 	}
 	return &mesh.Error{Code: mesh.CodeUnavailable, Message: "the disk of the control plane is full, so nothing was written; make room there, then ask again", Err: err}
-}
-
-// sweep forgets the names of resources that nothing refers to any more, so that
-// a node that makes up ever new ones does not fill the disk. What goes wrong is
-// done again with the next sweep.
-func (w *writer) sweep() {
-	w.made = 0
-	clear(w.resources)
-	_ = w.exec(`DELETE FROM resources WHERE id NOT IN (SELECT resource FROM results UNION SELECT resource FROM owned)`)
 }
 
 func (w *writer) transaction(jobs []*job) error {
@@ -307,6 +311,9 @@ func (w *writer) resourceID(name string) (int64, error) {
 		}
 		w.made++
 	}
+	if w.used != nil {
+		w.used[id] = struct{}{}
+	}
 	if len(w.resources) >= internedLimit {
 		clear(w.resources)
 	}
@@ -320,7 +327,7 @@ func (w *writer) inOrder(node int64, seq control.Sequence) (bool, error) {
 	if seq.Number == 0 {
 		return true, nil
 	}
-	result, err := w.result(`INSERT INTO sequences (node, store, number) VALUES (?, ?, ?)
+	result, err := w.result(`INSERT INTO sequences (node, store, number, began) VALUES (?1, ?2, ?3, (SELECT coalesce(max(began), 0) + 1 FROM sequences WHERE node = ?1))
 		ON CONFLICT (node, store) DO UPDATE SET number = excluded.number WHERE excluded.number > number`, node, seq.StoreID, int64(seq.Number))
 	if err != nil {
 		return false, fmt.Errorf("record the place of a message: %w", err)
