@@ -167,13 +167,30 @@ func (w *writer) group(first *job) {
 	}
 }
 
-// room gives the sentence for an operator to an error that says that the disk is
-// full, and leaves any other as it is.
+// room gives the sentence for an operator to an error that says that nothing can
+// be written now, and leaves any other as it is.
 func room(err error) error {
-	if !sqlite.IsFull(err) {
-		return err
+	switch {
+	case sqlite.IsFull(err):
+		return &mesh.Error{Code: mesh.CodeUnavailable, Message: "the disk of the control plane is full, so nothing was written; make room there, then ask again", Err: err}
+	case sqlite.CannotWrite(err):
+		return &mesh.Error{Code: mesh.CodeUnavailable, Message: fmt.Sprintf("what the control plane keeps cannot be written (%v), so nothing was; look at its disk and at `journalctl -u mesh-control`, then ask again", cause(err)), Err: err}
 	}
-	return &mesh.Error{Code: mesh.CodeUnavailable, Message: "the disk of the control plane is full, so nothing was written; make room there, then ask again", Err: err}
+	return err
+}
+
+// cause is the innermost error: what the system said.
+func cause(err error) error {
+	for {
+		next := errors.Unwrap(err)
+		if joined, ok := err.(interface{ Unwrap() []error }); ok && len(joined.Unwrap()) > 0 {
+			next = joined.Unwrap()[0]
+		}
+		if next == nil {
+			return err
+		}
+		err = next
+	}
 }
 
 func (w *writer) transaction(jobs []*job) error {
@@ -191,7 +208,8 @@ func (w *writer) transaction(jobs []*job) error {
 		if j.err = j.do(w); j.err != nil {
 			w.forget()
 			if err := w.exec("ROLLBACK TO one"); err != nil {
-				return errors.Join(fmt.Errorf("undo one write: %w", err), w.undo())
+				// SQLite has undone the whole transaction; what it said first is why.
+				return errors.Join(j.err, fmt.Errorf("undo one write: %w", err), w.undo())
 			}
 		}
 		if err := w.exec("RELEASE one"); err != nil {

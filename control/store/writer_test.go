@@ -115,3 +115,24 @@ func TestWhatToolsWroteIsDroppedBeforeItFillsTheDiskAndWhatFailedStays(t *testin
 		t.Errorf("%d results are kept, with %d bytes of what tools wrote", len(results), kept)
 	}
 }
+
+func TestADatabaseThatCannotBeWrittenIsSaidAndIsReadOn(t *testing.T) {
+	s := openHere(t)
+	if err := s.RecordAudit(t.Context(), control.AuditEntry{At: time.Unix(1, 0), What: "before"}); err != nil {
+		t.Fatal(err)
+	}
+	readOnly := func(w *writer) error { return w.exec("PRAGMA query_only = 1") }
+	if err := s.write(t.Context(), readOnly); err != nil && mesh.CodeOf(err) != mesh.CodeUnavailable {
+		t.Fatal(err) // the commit after it may be refused already
+	}
+
+	err := s.RecordAudit(t.Context(), control.AuditEntry{At: time.Unix(2, 0), What: "after"})
+
+	if mesh.CodeOf(err) != mesh.CodeUnavailable || !strings.Contains(err.Error(), "readonly") {
+		t.Errorf("a write gave %v", err)
+	}
+	entries, err := s.Audit(t.Context(), 10)
+	if err != nil || len(entries) != 1 || entries[0].What != "before" {
+		t.Errorf("the store holds %+v, %v", entries, err)
+	}
+}
