@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -339,6 +340,14 @@ func (c *Control) snapshot(name string) (node, bool) {
 	return *n, true
 }
 
+// unknownNode tells an operator, who may have mistyped the name.
+func (c *Control) unknownNode(name string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return mesh.Errorf(mesh.CodeNotFound, "there is no node %q; %smeshctl nodes lists those there are", bounded(name, 80), didYouMean(name, maps.Keys(c.nodes)))
+}
+
+// noNode tells a node.
 func noNode(name string) error {
 	return mesh.Errorf(mesh.CodeNotFound, "there is no node %q; meshctl nodes lists those there are", name)
 }

@@ -78,13 +78,15 @@ func (c *Control) RemoveDeclaration(ctx context.Context, caller Caller, name str
 	newest, exists := c.revisions[name]
 	c.mu.Unlock()
 	if !exists || newest.Removed {
-		return Declared{}, noDeclaration(name)
+		return Declared{}, c.noDeclaration(name)
 	}
 	return c.write(ctx, caller, Revision{Name: name, Revision: newest.Revision + 1, Removed: true}, nil, occasionWritten)
 }
 
-func noDeclaration(name string) error {
-	return mesh.Errorf(mesh.CodeNotFound, "there is no declaration %q; meshctl declaration list lists those there are", bounded(name, 80))
+func (c *Control) noDeclaration(name string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return mesh.Errorf(mesh.CodeNotFound, "there is no declaration %q; %smeshctl declaration list lists those there are", bounded(name, 80), didYouMean(name, maps.Keys(c.revisions)))
 }
 
 func refused(name string, ps mesh.Problems) error {
@@ -365,7 +367,7 @@ func (c *Control) revision(ctx context.Context, name string, revision int64) (Re
 	newest, exists := c.revisions[name]
 	c.mu.Unlock()
 	if !exists {
-		return Revision{}, noDeclaration(name)
+		return Revision{}, c.noDeclaration(name)
 	}
 	if revision == 0 || revision == newest.Revision {
 		return newest, nil
