@@ -65,6 +65,14 @@ under keys: losing them means adopting every machine again.`,
 // serve opens what is on disk, then what is on the network, and runs until ctx
 // ends.
 func serve(ctx context.Context, c config, notifier systemd.Notifier, log *slog.Logger) (err error) {
+	started := false
+	defer func() {
+		if err != nil && ctx.Err() != nil && !started {
+			// Whoever stops a start did not ask for it to succeed.
+			log.Info("told to stop before the start was complete; the next start goes on", "error", err)
+			err = nil
+		}
+	}()
 	closeLast := func(what string, close func() error) {
 		if closeErr := close(); closeErr != nil {
 			err = errors.Join(err, fmt.Errorf("close %s: %w", what, closeErr))
@@ -172,6 +180,7 @@ func serve(ctx context.Context, c config, notifier systemd.Notifier, log *slog.L
 		Log:        log,
 	})
 	log.Info("control plane serves", "version", version.Version, "links", nodes.Addr(), "repository", downloads.Addr(), "socket", c.socket)
+	started = true
 	if err := notifier.Ready(); err != nil {
 		log.Error("service manager not told that start-up is complete", "error", err)
 	}
