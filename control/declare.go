@@ -27,7 +27,7 @@ const refusalsShown = 10
 // document has faults, when a blob that it names is missing, or when it
 // contradicts another declaration on a node.
 func (c *Control) Declare(ctx context.Context, caller Caller, doc mesh.Document) (Declared, error) {
-	return c.declare(ctx, caller, doc, occasionWritten)
+	return c.declare(ctx, caller, doc, occasionWritten, anyRevision)
 }
 
 // DeclareAnew is Declare of what may be the same as before: it is a revision and
@@ -35,10 +35,16 @@ func (c *Control) Declare(ctx context.Context, caller Caller, doc mesh.Document)
 // not try again by itself, such as a version of the host that was undone there,
 // it tries for a new revision.
 func (c *Control) DeclareAnew(ctx context.Context, caller Caller, doc mesh.Document) (Declared, error) {
-	return c.declare(ctx, caller, doc, occasionAnew)
+	return c.declare(ctx, caller, doc, occasionAnew, anyRevision)
 }
 
-func (c *Control) declare(ctx context.Context, caller Caller, doc mesh.Document, why occasion) (Declared, error) {
+// anyRevision is what declare is told when it does not matter which revision is
+// the newest.
+const anyRevision int64 = -1
+
+// declare writes a document over one revision, and refuses when another is the
+// newest.
+func (c *Control) declare(ctx context.Context, caller Caller, doc mesh.Document, why occasion, over int64) (Declared, error) {
 	if err := caller.MayDeclare(doc.Declaration); err != nil {
 		return Declared{}, err
 	}
@@ -56,6 +62,9 @@ func (c *Control) declare(ctx context.Context, caller Caller, doc mesh.Document,
 	c.mu.Lock()
 	newest, exists := c.revisions[doc.Declaration]
 	c.mu.Unlock()
+	if over != anyRevision && over != newest.Revision {
+		return Declared{}, overtaken(doc.Declaration, newest.Revision)
+	}
 	if why != occasionAnew && exists && !newest.Removed && newest.Digest == revision.Digest {
 		return Declared{Declaration: newest.Name, Revision: newest.Revision}, nil
 	}
