@@ -56,6 +56,12 @@ func TestANameThatIsUsedWhileASweepLooksIsNotForgotten(t *testing.T) {
 	if err != nil || len(results) != 2 {
 		t.Errorf("the results are %+v, %v", results, err)
 	}
+	// References are looked at again.
+	if err := s.write(t.Context(), func(w *writer) error {
+		return w.exec(`DELETE FROM resources WHERE name = 'file:/stays'`)
+	}); err == nil {
+		t.Error("a name that a result has can be deleted")
+	}
 }
 
 func TestManyNewNamesAskForASweepAtOnce(t *testing.T) {

@@ -216,21 +216,38 @@ func (s *Store) ForgetNames(ctx context.Context, limit int) (n int, err error) {
 }
 
 // dropNames forgets those names that nobody has used since the writer notes it.
+//
+// SQLite would look through all results of all nodes for each name, since what
+// refers to a name has no index for that: it would cost room and time with every
+// report. That nothing refers to these names is known, so it does not look.
 func (s *Store) dropNames(ctx context.Context, ids []int64) (n int, err error) {
-	err = s.write(ctx, func(w *writer) error {
+	err = s.writeAlone(ctx, func(w *writer) (err error) {
+		if err := w.exec(`PRAGMA foreign_keys = OFF`); err != nil {
+			return fmt.Errorf("forget names: %w", err)
+		}
+		defer func() { err = errors.Join(err, w.exec(`PRAGMA foreign_keys = ON`)) }()
+		if err := w.exec(`BEGIN IMMEDIATE`); err != nil {
+			return fmt.Errorf("forget names: %w", err)
+		}
 		clear(w.resources)
 		for _, id := range ids {
 			if _, used := w.used[id]; used {
 				continue
 			}
 			if err := w.exec(`DELETE FROM resources WHERE id = ?`, id); err != nil {
-				return fmt.Errorf("forget the name of a resource: %w", err)
+				return errors.Join(fmt.Errorf("forget the name of a resource: %w", err), w.undo())
 			}
 			n++
 		}
+		if err := w.exec(`COMMIT`); err != nil {
+			return errors.Join(fmt.Errorf("forget names: %w", err), w.undo())
+		}
 		return nil
 	})
-	return n, err
+	if err != nil {
+		return 0, err
+	}
+	return n, nil
 }
 
 // unusedNames lists the names that no result and no entry of a recovery copy has,

@@ -33,10 +33,12 @@ var ErrClosed = errors.New("the store is closed")
 // and does not disturb the others.
 type writer struct {
 	jobs chan *job
-	stop chan struct{}
-	done chan struct{}
-	once sync.Once
-	err  error
+	// alone brings what has the connection for itself, outside of a transaction.
+	alone chan *job
+	stop  chan struct{}
+	done  chan struct{}
+	once  sync.Once
+	err   error
 	// crowded is signalled when a sweep is due. It coalesces.
 	crowded chan struct{}
 
@@ -69,6 +71,7 @@ func newWriter(ctx context.Context, db *sql.DB) (*writer, error) {
 	}
 	w := &writer{
 		jobs:  make(chan *job, groupLimit),
+		alone: make(chan *job),
 		stop:  make(chan struct{}),
 		done:  make(chan struct{}),
 		conn:  conn,
@@ -94,9 +97,18 @@ func (w *writer) close() error {
 // nobody waits for longer than the disk takes, and what it returns is so: a
 // caller that gave up half way would not know what its store holds.
 func (s *Store) write(ctx context.Context, do func(*writer) error) error {
+	return s.hand(ctx, s.writer.jobs, do)
+}
+
+// writeAlone is write for what begins and ends its transaction itself.
+func (s *Store) writeAlone(ctx context.Context, do func(*writer) error) error {
+	return s.hand(ctx, s.writer.alone, do)
+}
+
+func (s *Store) hand(ctx context.Context, to chan<- *job, do func(*writer) error) error {
 	j := &job{ctx: ctx, do: do, done: make(chan struct{})}
 	select {
-	case s.writer.jobs <- j:
+	case to <- j:
 	case <-s.writer.stop:
 		return ErrClosed
 	case <-ctx.Done():
@@ -122,6 +134,9 @@ func (w *writer) run() {
 		select {
 		case j := <-w.jobs:
 			w.group(j)
+		case j := <-w.alone:
+			j.err = room(j.do(w))
+			close(j.done)
 		case <-w.stop:
 			for {
 				select {
