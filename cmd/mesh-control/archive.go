@@ -26,6 +26,7 @@ const (
 	endName   = "end-of-backup"
 	lockName  = "control.lock"
 	blobsName = "blobs"
+	keysName  = "keys"
 	// What begins so is removed by the next start, when whoever made it is gone.
 	backupPrefix  = ".backup-"
 	restorePrefix = ".restore-"
@@ -34,7 +35,7 @@ const (
 // What of a state directory stands in a backup, apart from the database. The
 // generations of the repository come before the pool that they refer to.
 var (
-	keptAlways   = []string{"keys", blobsName}
+	keptAlways   = []string{keysName, blobsName}
 	keptPackages = []string{"public", "pool"}
 )
 
@@ -49,6 +50,9 @@ func unfinished(rel string) bool {
 func writeBackup(ctx context.Context, state string, parts []string, out io.Writer) (err error) {
 	if _, err := os.Stat(filepath.Join(state, databaseName)); err != nil {
 		return mesh.Errorf(mesh.CodeNotFound, "there is no control plane in %s: %w", state, err)
+	}
+	if _, err := os.Stat(filepath.Join(state, keysName)); err != nil {
+		return mesh.Errorf(mesh.CodeNotFound, "%s holds no keys, and without them nothing can be restored: %w; no backup was made", state, err)
 	}
 	// No content is removed from here on, so that what the database names at the
 	// moment of the copy is still there when its turn comes. A restore that is
@@ -182,7 +186,7 @@ func readBackup(ctx context.Context, state string, aside bool, in io.Reader) (mo
 	if err != nil {
 		return "", err
 	}
-	if !slices.Contains(names, databaseName) || !slices.Contains(names, "keys") {
+	if !slices.Contains(names, databaseName) || !slices.Contains(names, keysName) {
 		return "", mesh.Errorf(mesh.CodeInvalid, "this is not a backup of a control plane, or not a whole one; nothing was done")
 	}
 	if err := store.Restored(ctx, filepath.Join(fresh, databaseName)); err != nil {

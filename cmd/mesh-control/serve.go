@@ -87,7 +87,7 @@ func serve(ctx context.Context, c config, notifier systemd.Notifier, log *slog.L
 	}
 	defer closeLast("lock", lock.Close)
 	// From here on no other process uses the state directory, but to make a backup.
-	keys := filepath.Join(c.stateDir, "keys")
+	keys := filepath.Join(c.stateDir, keysName)
 	hostKey, err := link.LoadOrCreateHostKey(keys)
 	if err != nil {
 		return err

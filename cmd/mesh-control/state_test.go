@@ -101,8 +101,17 @@ func TestARestoreIsRefusedWhileABackupIsMade(t *testing.T) {
 	}
 }
 
+func TestABackupThatCouldNotBeRestoredIsNotMade(t *testing.T) {
+	dir := stateWith(t, map[string]string{"blobs/ab/abcd": "content"})
+	var out bytes.Buffer
+	err := writeBackup(t.Context(), dir, keptAlways, &out)
+	if mesh.CodeOf(err) != mesh.CodeNotFound || out.Len() > 0 {
+		t.Errorf("without keys a backup gave %v and %d bytes", err, out.Len())
+	}
+}
+
 func TestABackupWaitsForARestoreThatIsUnderWay(t *testing.T) {
-	dir := stateWith(t, nil)
+	dir := stateWith(t, map[string]string{"keys/host": "secret"})
 	restore, err := store.LockContent(filepath.Join(dir, blobsName), false)
 	if err != nil {
 		t.Fatal(err)

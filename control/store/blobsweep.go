@@ -150,6 +150,7 @@ func (b *Blobs) remove(sum string, age time.Duration, swept *control.SweptBlobs)
 		return fmt.Errorf("remove blob: %w", err)
 	}
 	fault.Point("sweep.after-blob")
+	delete(b.whole, sum)
 	swept.Count++
 	swept.Bytes += size
 	return nil

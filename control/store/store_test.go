@@ -1,7 +1,10 @@
 package store_test
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -64,6 +67,41 @@ func TestBlobsLeaveNothingHalfWrittenBehind(t *testing.T) {
 	defer b.Close()
 	if _, err := os.Stat(half); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("half a blob of a crash is still there: %v", err)
+	}
+}
+
+func TestContentThatWasDamagedOnTheDiskIsAskedForAgainAndNotHandedOut(t *testing.T) {
+	dir := t.TempDir()
+	content := []byte("content")
+	digest := sha256.Sum256(content)
+	sum := hex.EncodeToString(digest[:])
+	b, err := store.OpenBlobs(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if err := b.Put(t.Context(), sum, bytes.NewReader(content)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, sum[:2], sum), []byte("c0ntent"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := b.Open(t.Context(), sum); !errors.Is(err, control.ErrNotFound) {
+		t.Errorf("damaged content gave %v, %v", r, err)
+	}
+	missing, err := b.Missing(t.Context(), []string{sum})
+	if err != nil || len(missing) != 1 {
+		t.Errorf("missing is %v, %v", missing, err)
+	}
+	if err := b.Put(t.Context(), sum, bytes.NewReader(content)); err != nil {
+		t.Fatal(err)
+	}
+	r, err := b.Open(t.Context(), sum)
+	if err != nil {
+		t.Fatalf("uploaded again it gave %v", err)
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
 	}
 }
 
