@@ -5,11 +5,13 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	mesh "github.com/meshctl/mesh"
@@ -102,6 +104,60 @@ func TestContentThatWasDamagedOnTheDiskIsAskedForAgainAndNotHandedOut(t *testing
 	}
 	if err := r.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestContentThatRevisionsOfAnEarlierProgramNameIsNotSweptAfterAnUpgrade(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "control.db")
+	before := fstest.MapFS{}
+	for _, name := range []string{"0001_first.sql", "0002_lifecycle.sql", "0003_operators.sql"} {
+		text, err := os.ReadFile(filepath.Join("migrations", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		before[name] = &fstest.MapFile{Data: text}
+	}
+	db, err := sqlite.Open(t.Context(), file, before)
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest := func(text string) string {
+		sum := sha256.Sum256([]byte(text))
+		return hex.EncodeToString(sum[:])
+	}
+	inline := &mesh.FileSpec{}
+	inline.SetContent([]byte("inline"))
+	document := mesh.Document{Declaration: "web", Resources: []mesh.DocumentResource{
+		{Resource: mesh.Resource{Kind: mesh.KindPackage, Name: "nginx", Package: &mesh.PackageSpec{Version: "1"}}},
+		{Resource: mesh.Resource{Kind: mesh.KindFile, Name: "/a", File: inline}},
+		{Resource: mesh.Resource{Kind: mesh.KindFile, Name: "/b", File: &mesh.FileSpec{SHA256: digest("large"), Size: 5}}},
+		{Resource: mesh.Resource{Kind: mesh.KindFile, Name: "/c", File: &mesh.FileSpec{SHA256: digest("large"), Size: 5}}},
+	}}
+	text, err := json.Marshal(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	removed, err := json.Marshal(mesh.Document{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, document := range [][]byte{text, removed} {
+		if _, err := db.Exec(`INSERT INTO revisions (name, revision, removed, document, digest, who, door, at) VALUES ('web', ?, ?, ?, '', '', '', 0)`, i+1, i, string(document)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	s, err := store.Open(t.Context(), file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	named, err := s.Named(t.Context(), []string{digest("large"), digest("nobody")})
+	if err != nil || !named[digest("large")] || named[digest("nobody")] {
+		t.Errorf("named are %v, %v", named, err)
 	}
 }
 
