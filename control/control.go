@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -67,6 +68,11 @@ type Config struct {
 	HeartbeatSeconds int
 	// FlushInterval is how often last contacts are stored. Zero: one minute.
 	FlushInterval time.Duration
+	// Keep says what is kept of what only grows. Zero: everything that it names.
+	Keep Keep
+	// SweepInterval is how often what is not kept is forgotten, the first time
+	// that long after the start. Zero: one hour.
+	SweepInterval time.Duration
 }
 
 // Control is the policy of one control plane. All methods may be called at the
@@ -87,6 +93,8 @@ type Control struct {
 	repositoryURL string
 	heartbeat     int
 	flushEvery    time.Duration
+	keep          Keep
+	sweepEvery    time.Duration
 	grants        []Grants
 	// readers is nil when anyone may read the repository.
 	readers Grants
@@ -168,6 +176,8 @@ func New(ctx context.Context, cfg Config) (*Control, error) {
 		repositoryURL: cfg.RepositoryURL,
 		heartbeat:     cfg.HeartbeatSeconds,
 		flushEvery:    cfg.FlushInterval,
+		keep:          cfg.Keep,
+		sweepEvery:    cfg.SweepInterval,
 		grants:        cfg.Grants,
 		readers:       cfg.Readers,
 		gate:          make(chan struct{}, 1),
@@ -194,6 +204,9 @@ func New(ctx context.Context, cfg Config) (*Control, error) {
 	}
 	if c.flushEvery == 0 {
 		c.flushEvery = time.Minute
+	}
+	if c.sweepEvery == 0 {
+		c.sweepEvery = time.Hour
 	}
 	if err := c.load(ctx); err != nil {
 		return nil, err
@@ -263,9 +276,13 @@ func (c *Control) factsOf(ctx context.Context, n *node) *assign.Facts {
 	return assign.NewFacts(n.Name, n.Labels, n.Profile, own)
 }
 
-// Run stores last contacts, and what nodes received, from time to time until ctx ends, and once more
-// then. It returns nil when ctx ended.
+// Run stores last contacts, and what nodes received, from time to time until ctx
+// ends, and once more then, and forgets what is not kept. It returns nil when ctx
+// ended.
 func (c *Control) Run(ctx context.Context) error {
+	var sweeping sync.WaitGroup
+	defer sweeping.Wait()
+	sweeping.Go(func() { c.sweeps(ctx) })
 	ticker := time.NewTicker(c.flushEvery)
 	defer ticker.Stop()
 	for {
@@ -330,6 +347,14 @@ func (c *Control) snapshot(name string) (node, bool) {
 	return *n, true
 }
 
+// unknownNode tells an operator, who may have mistyped the name.
+func (c *Control) unknownNode(name string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return mesh.Errorf(mesh.CodeNotFound, "there is no node %q; %smeshctl nodes lists those there are", bounded(name, 80), didYouMean(name, maps.Keys(c.nodes)))
+}
+
+// noNode tells a node.
 func noNode(name string) error {
 	return mesh.Errorf(mesh.CodeNotFound, "there is no node %q; meshctl nodes lists those there are", name)
 }

@@ -27,7 +27,7 @@ const refusalsShown = 10
 // document has faults, when a blob that it names is missing, or when it
 // contradicts another declaration on a node.
 func (c *Control) Declare(ctx context.Context, caller Caller, doc mesh.Document) (Declared, error) {
-	return c.declare(ctx, caller, doc, occasionWritten)
+	return c.declare(ctx, caller, doc, occasionWritten, anyRevision)
 }
 
 // DeclareAnew is Declare of what may be the same as before: it is a revision and
@@ -35,10 +35,16 @@ func (c *Control) Declare(ctx context.Context, caller Caller, doc mesh.Document)
 // not try again by itself, such as a version of the host that was undone there,
 // it tries for a new revision.
 func (c *Control) DeclareAnew(ctx context.Context, caller Caller, doc mesh.Document) (Declared, error) {
-	return c.declare(ctx, caller, doc, occasionAnew)
+	return c.declare(ctx, caller, doc, occasionAnew, anyRevision)
 }
 
-func (c *Control) declare(ctx context.Context, caller Caller, doc mesh.Document, why occasion) (Declared, error) {
+// anyRevision is what declare is told when it does not matter which revision is
+// the newest.
+const anyRevision int64 = -1
+
+// declare writes a document over one revision, and refuses when another is the
+// newest.
+func (c *Control) declare(ctx context.Context, caller Caller, doc mesh.Document, why occasion, over int64) (Declared, error) {
 	if err := caller.MayDeclare(doc.Declaration); err != nil {
 		return Declared{}, err
 	}
@@ -56,6 +62,9 @@ func (c *Control) declare(ctx context.Context, caller Caller, doc mesh.Document,
 	c.mu.Lock()
 	newest, exists := c.revisions[doc.Declaration]
 	c.mu.Unlock()
+	if over != anyRevision && over != newest.Revision {
+		return Declared{}, overtaken(doc.Declaration, newest.Revision)
+	}
 	if why != occasionAnew && exists && !newest.Removed && newest.Digest == revision.Digest {
 		return Declared{Declaration: newest.Name, Revision: newest.Revision}, nil
 	}
@@ -78,13 +87,15 @@ func (c *Control) RemoveDeclaration(ctx context.Context, caller Caller, name str
 	newest, exists := c.revisions[name]
 	c.mu.Unlock()
 	if !exists || newest.Removed {
-		return Declared{}, noDeclaration(name)
+		return Declared{}, c.noDeclaration(name)
 	}
 	return c.write(ctx, caller, Revision{Name: name, Revision: newest.Revision + 1, Removed: true}, nil, occasionWritten)
 }
 
-func noDeclaration(name string) error {
-	return mesh.Errorf(mesh.CodeNotFound, "there is no declaration %q; meshctl declaration list lists those there are", bounded(name, 80))
+func (c *Control) noDeclaration(name string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return mesh.Errorf(mesh.CodeNotFound, "there is no declaration %q; %smeshctl declaration list lists those there are", bounded(name, 80), didYouMean(name, maps.Keys(c.revisions)))
 }
 
 func refused(name string, ps mesh.Problems) error {
@@ -365,19 +376,35 @@ func (c *Control) revision(ctx context.Context, name string, revision int64) (Re
 	newest, exists := c.revisions[name]
 	c.mu.Unlock()
 	if !exists {
-		return Revision{}, noDeclaration(name)
+		return Revision{}, c.noDeclaration(name)
 	}
 	if revision == 0 || revision == newest.Revision {
 		return newest, nil
 	}
 	r, err := c.store.Declaration(ctx, name, revision)
 	if errors.Is(err, ErrNotFound) {
-		return Revision{}, mesh.Errorf(mesh.CodeNotFound, "declaration %s has no revision %d; the newest is %d", name, revision, newest.Revision)
+		return Revision{}, c.noRevision(ctx, newest, revision)
 	}
 	if err != nil {
 		return Revision{}, fmt.Errorf("read declaration %s: %w", name, err)
 	}
 	return r, nil
+}
+
+// noRevision says which revisions there are.
+func (c *Control) noRevision(ctx context.Context, newest Revision, asked int64) error {
+	if asked < 1 || asked > newest.Revision {
+		return mesh.Errorf(mesh.CodeNotFound, "declaration %s has no revision %d; the newest is %d", newest.Name, asked, newest.Revision)
+	}
+	kept, err := c.store.Revisions(ctx, newest.Name, int(newest.Revision-asked))
+	if err != nil {
+		return fmt.Errorf("read revisions of %s: %w", newest.Name, err)
+	}
+	oldest := newest.Revision
+	if len(kept) > 0 {
+		oldest = kept[len(kept)-1].Revision
+	}
+	return mesh.Errorf(mesh.CodeNotFound, "revision %d of declaration %s is not kept any more; revisions %d to %d are (see revisions_keep in the configuration of mesh-control)", asked, newest.Name, oldest, newest.Revision)
 }
 
 // PutBlob stores content under its SHA-256. The audit log says how much; what

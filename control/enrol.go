@@ -46,7 +46,7 @@ const checkMachine = "machine id is this node's alone"
 func (c *Control) CheckToken(ctx context.Context, secretHash string) error {
 	token, err := c.store.Token(ctx, secretHash)
 	if errors.Is(err, ErrNotFound) {
-		return mesh.Errorf(mesh.CodeDenied, "this control plane issued no such token")
+		return noToken()
 	}
 	if err != nil {
 		return fmt.Errorf("read token: %w", err)
@@ -55,6 +55,10 @@ func (c *Control) CheckToken(ctx context.Context, secretHash string) error {
 		return expired(token)
 	}
 	return nil
+}
+
+func noToken() error {
+	return mesh.Errorf(mesh.CodeDenied, "this control plane knows no such token: another issued it, or it expired more than %d days ago; issue another with meshctl token issue", int(tokensFor/(24*time.Hour)))
 }
 
 func expired(token TokenRecord) error {
@@ -80,7 +84,7 @@ func (c *Control) Enrol(ctx context.Context, key, secretHash, remote string, e m
 
 	token, err := c.store.Token(ctx, secretHash)
 	if errors.Is(err, ErrNotFound) {
-		return mesh.Enrolled{}, mesh.Errorf(mesh.CodeDenied, "this control plane issued no such token")
+		return mesh.Enrolled{}, noToken()
 	}
 	if err != nil {
 		return mesh.Enrolled{}, fmt.Errorf("read token: %w", err)
@@ -179,6 +183,7 @@ func (c *Control) enrolment(ctx context.Context, token TokenRecord, key, remote 
 		},
 		Inventory: e.Inventory,
 		Owned:     e.Owned,
+		Limit:     copyLimit,
 		Audit:     AuditEntry{At: now, Who: "node " + name, Door: "enrol", What: "node enrolled", Detail: fmt.Sprintf("%s from %s with key %s", name, remote, keyFingerprint(key))},
 		At:        now,
 	}

@@ -135,7 +135,7 @@ func (c *Control) AdmitReader(ctx context.Context, credential Credential) error 
 func (c *Control) admitToken(ctx context.Context, hash string) error {
 	token, err := c.store.Token(ctx, hash)
 	if errors.Is(err, ErrNotFound) {
-		return mesh.Errorf(mesh.CodeDenied, "this control plane issued no such token")
+		return noToken()
 	}
 	if err != nil {
 		return fmt.Errorf("read token: %w", err)

@@ -32,6 +32,7 @@ type plane struct {
 	wrap  func(control.Store) control.Store
 	// readers makes the repository readable by nodes alone.
 	readers control.Grants
+	keep    control.Keep
 
 	mu  sync.Mutex
 	now time.Time
@@ -63,7 +64,7 @@ func (p *plane) start() {
 		grants = []control.Grants{p.readers}
 	}
 	p.Control, err = control.New(context.Background(), control.Config{
-		Grants: grants, Readers: p.readers,
+		Grants: grants, Readers: p.readers, Keep: p.keep,
 		Store: s, Blobs: p.blobs, Now: p.clock, Addresses: []string{"control.example:7022"},
 		Fingerprint: sha256.Sum256([]byte("host key")), RepositoryURL: "http://control.example:7080",
 	})

@@ -299,7 +299,7 @@ func unsure(n node) error {
 func (c *Control) present(name string) (node, error) {
 	n, known := c.snapshot(name)
 	if !known {
-		return node{}, noNode(name)
+		return node{}, c.unknownNode(name)
 	}
 	if n.State != mesh.NodeEnrolled {
 		return node{}, mesh.Errorf(mesh.CodeConflict, "node %s is %s already", name, n.State)
@@ -325,7 +325,7 @@ func (c *Control) entry(caller Caller, what, detail string) AuditEntry {
 func (c *Control) Events(ctx context.Context, name string, limit int) ([]EventView, error) {
 	if name != "" {
 		if _, known := c.snapshot(name); !known {
-			return nil, noNode(name)
+			return nil, c.unknownNode(name)
 		}
 	}
 	events, err := c.store.Events(ctx, name, limit)

@@ -24,6 +24,10 @@ const (
 	inventoryLimit = 8 << 20
 )
 
+// copyLimit bounds the recovery copy of one node. An honest host keeps at most
+// 4 MiB of one resource in it.
+var copyLimit = CopyLimit{Entries: resultsLimit, Bytes: 256 << 20}
+
 // countLimit bounds what a node may say of anything that is counted one by one:
 // generations, passes, messages, resources found changed. The store keeps such
 // numbers with a sign, and one that it could not read back would keep the
@@ -327,7 +331,7 @@ func (c *Control) owned(ctx context.Context, name string, seq Sequence, change m
 			mode = OwnedAsSaid
 		}
 	}
-	fresh, err := c.store.StoreOwned(ctx, OwnedTx{Node: name, Sequence: seq, Change: change, Mode: mode, Limit: resultsLimit})
+	fresh, err := c.store.StoreOwned(ctx, OwnedTx{Node: name, Sequence: seq, Change: change, Mode: mode, Limit: copyLimit})
 	if err != nil {
 		return fmt.Errorf("store recovery copy of %s: %w", name, err)
 	}

@@ -117,7 +117,7 @@ func (c *Control) Nodes(ctx context.Context) ([]NodeView, error) {
 func (c *Control) Node(ctx context.Context, name string) (NodeDetail, error) {
 	n, known := c.snapshot(name)
 	if !known {
-		return NodeDetail{}, noNode(name)
+		return NodeDetail{}, c.unknownNode(name)
 	}
 	results, err := c.store.Results(ctx, name)
 	if err != nil {
@@ -244,7 +244,7 @@ func (c *Control) Revoke(ctx context.Context, caller Caller, name string) error 
 	defer c.leave()
 	n, known := c.snapshot(name)
 	if !known {
-		return noNode(name)
+		return c.unknownNode(name)
 	}
 	state, err := n.stateNow().Step(mesh.NodeRevoked)
 	if err != nil {

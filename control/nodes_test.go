@@ -220,6 +220,7 @@ func (s *countingStore) Nodes(context.Context) ([]control.NodeRecord, error) {
 func (s *countingStore) Identities(context.Context) ([]control.IdentityRecord, error) {
 	return nil, nil
 }
+func (s *countingStore) Crowded() <-chan struct{}                                    { return nil }
 func (s *countingStore) Operators(context.Context) ([]control.OperatorRecord, error) { return nil, nil }
 func (s *countingStore) Declarations(context.Context) ([]control.Revision, error)    { return nil, nil }
 

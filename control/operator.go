@@ -208,9 +208,10 @@ func (c *Control) RemoveOperator(ctx context.Context, caller Caller, name string
 	defer c.leave()
 	c.mu.Lock()
 	o := c.operators[name]
+	hint := didYouMean(name, maps.Keys(c.operators))
 	c.mu.Unlock()
 	if o == nil {
-		return mesh.Errorf(mesh.CodeNotFound, "there is no operator %q; meshctl operator list lists those there are", bounded(name, 80))
+		return mesh.Errorf(mesh.CodeNotFound, "there is no operator %q; %smeshctl operator list lists those there are", bounded(name, 80), hint)
 	}
 	detail := fmt.Sprintf("%s, who was %s with key %s", o.Name, o.Role, keyFingerprint(o.Key))
 	if err := c.store.RemoveOperator(ctx, name, caller.entry(c.now(), "operator removed", detail)); err != nil {

@@ -23,6 +23,7 @@ type Store interface {
 	DeclarationStore
 	ReportStore
 	OperatorStore
+	SweepStore
 
 	// Audit returns the newest entries first, at most limit.
 	Audit(ctx context.Context, limit int) ([]AuditEntry, error)
@@ -144,6 +145,46 @@ type ReportStore interface {
 	Events(ctx context.Context, node string, limit int) ([]EventView, error)
 }
 
+// SweepStore forgets what is not to be kept. Each method but ForgetNames is one
+// transaction that removes at most limit rows, so that no other write waits for
+// long, and returns how many; none: no more is to be removed by it.
+type SweepStore interface {
+	// Crowded is signalled when a sweep is due before its time.
+	Crowded() <-chan struct{}
+	// ForgetAudit forgets the oldest entries from before a time.
+	ForgetAudit(ctx context.Context, before time.Time, limit int) (int, error)
+	// ForgetTokens forgets tokens that expired before a time.
+	ForgetTokens(ctx context.Context, before time.Time, limit int) (int, error)
+	// ForgetRevisions forgets revisions beyond the newest keep of their name, and
+	// all but the newest of a name that was removed before a time.
+	ForgetRevisions(ctx context.Context, keep int, removed time.Time, limit int) (int, error)
+	// ForgetSequences forgets former stores of hosts, but for the newest of each
+	// node. That of the store that a node has now stays.
+	ForgetSequences(ctx context.Context, limit int) (int, error)
+	// Left returns nodes that left before a time and that ForgetNode has not
+	// brought to its end.
+	Left(ctx context.Context, before time.Time) ([]string, error)
+	// ForgetNode forgets what a node that left reported and was given. That it
+	// was, how it ended and its keys stay. Fewer than limit: that is all.
+	// CodeConflict: it has not left.
+	ForgetNode(ctx context.Context, name string, limit int) (int, error)
+	// ForgetNames forgets what nothing refers to any more, limit rows in each
+	// transaction.
+	ForgetNames(ctx context.Context, limit int) (int, error)
+	// Named returns those of the digests that a revision, or a generation of some
+	// node, refers to.
+	Named(ctx context.Context, sums []string) (map[string]bool, error)
+}
+
+// ErrBusy: it is tried again later.
+var ErrBusy = errors.New("something else has to end first")
+
+// SweptBlobs is what a sweep of blobs removed.
+type SweptBlobs struct {
+	Count int
+	Bytes int64
+}
+
 // ErrContent: content does not have the digest that it was given under.
 var ErrContent = errors.New("the content does not have the digest that was named")
 
@@ -154,8 +195,14 @@ type Blobs interface {
 	Put(ctx context.Context, sha256 string, r io.Reader) error
 	// Open returns ErrNotFound when the content is not there.
 	Open(ctx context.Context, sha256 string) (io.ReadCloser, error)
-	// Missing returns those that are not there, in the same order.
+	// Missing returns those that are not there, in the same order. Those that are
+	// stay for the age of the next sweeps, whether or not anything names them yet;
+	// so do those that are put.
 	Missing(ctx context.Context, sums []string) ([]string, error)
+	// Sweep removes content that nobody put or asked Missing about for age, and
+	// that named, which is asked right before, does not return. ErrBusy: a backup
+	// is made, and it went no further.
+	Sweep(ctx context.Context, age time.Duration, named func(ctx context.Context, sums []string) (map[string]bool, error)) (SweptBlobs, error)
 }
 
 // NodeRecord is what is stored of a node, without its results.
@@ -244,8 +291,10 @@ type EnrolTx struct {
 	Inventory mesh.Inventory
 	// RevokeKeys are the identities that end with this one.
 	RevokeKeys []string
-	// Owned is put over the recovery copy that is there.
+	// Owned is put over the recovery copy that is there. An enrolment with which
+	// the copy would have more than Limit is refused with CodeInvalid.
 	Owned []mesh.Owned
+	Limit CopyLimit
 	// Bootstrap is set when the bundle becomes a named declaration.
 	Bootstrap *Revision
 	// Generation is set when the node gets one.
@@ -389,9 +438,16 @@ type OwnedTx struct {
 	Change   mesh.OwnedChange
 	// Mode says how the change is taken.
 	Mode OwnedMode
-	// Limit is how many entries the copy of one node may have; a change that would
-	// make more is refused with CodeInvalid. Zero: any number.
-	Limit int
+	// Limit is what the copy of one node may have; a change that would make more
+	// is refused with CodeInvalid.
+	Limit CopyLimit
+}
+
+// CopyLimit bounds the recovery copy of one node. Zero: no bound.
+type CopyLimit struct {
+	Entries int
+	// Bytes is the length of what was written and of what is needed to undo.
+	Bytes int64
 }
 
 // OwnedMode says how a change of the recovery copy is taken.

@@ -142,7 +142,7 @@ func (c *Control) checkRequest(req TokenRequest) error {
 			return mesh.Errorf(mesh.CodeInvalid, "a machine that replaces node %s takes its name; leave the name out", req.Replaces)
 		}
 		if _, exists := c.snapshot(req.Replaces); !exists {
-			return noNode(req.Replaces)
+			return c.unknownNode(req.Replaces)
 		}
 		return nil
 	}

@@ -23,14 +23,19 @@ const (
 	databaseName = "control.db"
 	// endName is the last entry of a backup, empty. An archive that was cut
 	// between two entries looks whole to tar.
-	endName  = "end-of-backup"
-	lockName = "repository.lock"
+	endName   = "end-of-backup"
+	lockName  = "control.lock"
+	blobsName = "blobs"
+	keysName  = "keys"
+	// What begins so is removed by the next start, when whoever made it is gone.
+	backupPrefix  = ".backup-"
+	restorePrefix = ".restore-"
 )
 
 // What of a state directory stands in a backup, apart from the database. The
 // generations of the repository come before the pool that they refer to.
 var (
-	keptAlways   = []string{"keys", "blobs"}
+	keptAlways   = []string{keysName, blobsName}
 	keptPackages = []string{"public", "pool"}
 )
 
@@ -46,9 +51,20 @@ func writeBackup(ctx context.Context, state string, parts []string, out io.Write
 	if _, err := os.Stat(filepath.Join(state, databaseName)); err != nil {
 		return mesh.Errorf(mesh.CodeNotFound, "there is no control plane in %s: %w", state, err)
 	}
+	if _, err := os.Stat(filepath.Join(state, keysName)); err != nil {
+		return mesh.Errorf(mesh.CodeNotFound, "%s holds no keys, and without them nothing can be restored: %w; no backup was made", state, err)
+	}
+	// No content is removed from here on, so that what the database names at the
+	// moment of the copy is still there when its turn comes. A restore that is
+	// under way is waited for.
+	hold, err := store.AwaitContent(ctx, filepath.Join(state, blobsName))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, hold.Close()) }()
 	// In the state directory there is room for what it holds, and its owner alone
 	// can read it.
-	spool, err := os.MkdirTemp(state, ".backup-")
+	spool, err := os.MkdirTemp(state, backupPrefix)
 	if err != nil {
 		return fmt.Errorf("make room for a copy of the database: %w", err)
 	}
@@ -146,6 +162,14 @@ func readBackup(ctx context.Context, state string, aside bool, in io.Reader) (mo
 		return "", err
 	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
+	hold, err := store.LockContent(filepath.Join(state, blobsName), false)
+	if errors.Is(err, store.ErrLocked) {
+		return "", mesh.Errorf(mesh.CodeConflict, "a backup of %s is being made; wait for its end, nothing was done", state)
+	}
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, hold.Close()) }()
 	there, err := present(state)
 	if err != nil {
 		return "", err
@@ -153,7 +177,7 @@ func readBackup(ctx context.Context, state string, aside bool, in io.Reader) (mo
 	if len(there) > 0 && !aside {
 		return "", mesh.Errorf(mesh.CodeConflict, "%s holds a control plane already (%s); with --aside it is moved aside, nothing was done", state, strings.Join(there, ", "))
 	}
-	fresh, err := os.MkdirTemp(state, ".restore-")
+	fresh, err := os.MkdirTemp(state, restorePrefix)
 	if err != nil {
 		return "", fmt.Errorf("make room for the backup: %w", err)
 	}
@@ -162,7 +186,7 @@ func readBackup(ctx context.Context, state string, aside bool, in io.Reader) (mo
 	if err != nil {
 		return "", err
 	}
-	if !slices.Contains(names, databaseName) || !slices.Contains(names, "keys") {
+	if !slices.Contains(names, databaseName) || !slices.Contains(names, keysName) {
 		return "", mesh.Errorf(mesh.CodeInvalid, "this is not a backup of a control plane, or not a whole one; nothing was done")
 	}
 	if err := store.Restored(ctx, filepath.Join(fresh, databaseName)); err != nil {
@@ -193,14 +217,15 @@ func readBackup(ctx context.Context, state string, aside bool, in io.Reader) (mo
 	return movedTo, syncDir(state)
 }
 
-// lockState makes sure that no control plane uses the directory.
+// lockState makes sure that no other control plane uses the directory, until the
+// file is closed.
 func lockState(state string) (*os.File, error) {
 	lock, err := os.OpenFile(filepath.Join(state, lockName), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open the lock of the state directory: %w", err)
 	}
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return nil, errors.Join(mesh.Errorf(mesh.CodeConflict, "a control plane runs in %s; stop it first with `systemctl stop mesh-control`: %w", state, err), lock.Close())
+		return nil, errors.Join(mesh.Errorf(mesh.CodeConflict, "a control plane runs in %s already, or one is being restored there; stop it first with `systemctl stop mesh-control`; nothing was done: %w", state, err), lock.Close())
 	}
 	return lock, nil
 }

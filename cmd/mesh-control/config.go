@@ -17,6 +17,7 @@ import (
 	yaml "go.yaml.in/yaml/v3"
 
 	mesh "github.com/meshctl/mesh"
+	"github.com/meshctl/mesh/control"
 	"github.com/meshctl/mesh/control/api"
 )
 
@@ -52,6 +53,8 @@ type config struct {
 	validFor time.Duration
 	// maxPackage is the largest package in bytes.
 	maxPackage int64
+	// kept says what is kept of what only grows. Zero: all of it.
+	kept control.Keep
 }
 
 // readers says who may read the repository.
@@ -148,6 +151,21 @@ var keys = []key{
 			return fmt.Errorf("%q is neither %s nor %s", v, readersAnyone, readersNodes)
 		}
 		return nil
+	})},
+	{"revisions_keep", "200", "how many revisions of a declaration stay; of one that was removed they go after 90 days; 0: all stay", text(func(c *config, v string) error {
+		n, err := whole(v, 0, 1_000_000)
+		c.kept.Revisions = n
+		return err
+	})},
+	{"audit_days", "730", "for how many days the audit log is kept; 0: for ever", text(func(c *config, v string) error {
+		n, err := whole(v, 0, maxDays)
+		c.kept.Audit = days(n)
+		return err
+	})},
+	{"left_node_days", "365", "for how many days it is kept what a node that retired or was revoked had reported and owned; that it left, and its keys, which stay refused, are kept for ever; 0: all is", text(func(c *config, v string) error {
+		n, err := whole(v, 0, maxDays)
+		c.kept.Left = days(n)
+		return err
 	})},
 	{"origin", "mesh", "name of this mesh, in the repository's metadata and its key; decided before the first start", text(func(c *config, v string) error {
 		c.origin = v
@@ -309,6 +327,19 @@ func list(set func(*config, []string) error) func(*config, *yaml.Node) error {
 		}
 		return set(c, values)
 	}
+}
+
+// maxDays bounds what is kept for a time.
+const maxDays = 36500
+
+func days(n int) time.Duration { return time.Duration(n) * 24 * time.Hour }
+
+func whole(v string, least, most int) (int, error) {
+	n, err := strconv.Atoi(v)
+	if err != nil || n < least || n > most {
+		return 0, fmt.Errorf("%q is not a whole number from %d to %d", v, least, most)
+	}
+	return n, nil
 }
 
 func absolute(path string) error {

@@ -11,6 +11,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -64,6 +65,14 @@ under keys: losing them means adopting every machine again.`,
 // serve opens what is on disk, then what is on the network, and runs until ctx
 // ends.
 func serve(ctx context.Context, c config, notifier systemd.Notifier, log *slog.Logger) (err error) {
+	started := false
+	defer func() {
+		if err != nil && ctx.Err() != nil && !started {
+			// Whoever stops a start did not ask for it to succeed.
+			log.Info("told to stop before the start was complete; the next start goes on", "error", err)
+			err = nil
+		}
+	}()
 	closeLast := func(what string, close func() error) {
 		if closeErr := close(); closeErr != nil {
 			err = errors.Join(err, fmt.Errorf("close %s: %w", what, closeErr))
@@ -72,7 +81,13 @@ func serve(ctx context.Context, c config, notifier systemd.Notifier, log *slog.L
 	if err := os.MkdirAll(c.stateDir, 0o700); err != nil {
 		return fmt.Errorf("make state directory: %w", err)
 	}
-	keys := filepath.Join(c.stateDir, "keys")
+	lock, err := lockState(c.stateDir)
+	if err != nil {
+		return err
+	}
+	defer closeLast("lock", lock.Close)
+	// From here on no other process uses the state directory, but to make a backup.
+	keys := filepath.Join(c.stateDir, keysName)
 	hostKey, err := link.LoadOrCreateHostKey(keys)
 	if err != nil {
 		return err
@@ -86,8 +101,7 @@ func serve(ctx context.Context, c config, notifier systemd.Notifier, log *slog.L
 		return err
 	}
 	defer closeLast("repository", packages.Close)
-	// From here on no other process uses the state directory.
-	spool, err := clearSpool(c.stateDir)
+	spool, err := clearLeftovers(c.stateDir)
 	if err != nil {
 		return err
 	}
@@ -96,7 +110,10 @@ func serve(ctx context.Context, c config, notifier systemd.Notifier, log *slog.L
 		return err
 	}
 	defer closeLast("store", db.Close)
-	blobs, err := store.OpenBlobs(filepath.Join(c.stateDir, "blobs"))
+	if err := clearCopies(c.stateDir); err != nil {
+		return err
+	}
+	blobs, err := store.OpenBlobs(filepath.Join(c.stateDir, blobsName))
 	if err != nil {
 		return err
 	}
@@ -126,6 +143,7 @@ func serve(ctx context.Context, c config, notifier systemd.Notifier, log *slog.L
 		Store: db, Blobs: blobs, Log: log,
 		Fingerprint:      link.Fingerprint(hostKey.PublicKey()),
 		HeartbeatSeconds: int(c.heartbeat / time.Second),
+		Keep:             c.kept,
 	}
 	pages := repohttp.Options{Links: repohttp.Links{BaseURL: c.repositoryURL}}
 	if c.readers == readersNodes {
@@ -162,6 +180,7 @@ func serve(ctx context.Context, c config, notifier systemd.Notifier, log *slog.L
 		Log:        log,
 	})
 	log.Info("control plane serves", "version", version.Version, "links", nodes.Addr(), "repository", downloads.Addr(), "socket", c.socket)
+	started = true
 	if err := notifier.Ready(); err != nil {
 		log.Error("service manager not told that start-up is complete", "error", err)
 	}
@@ -184,16 +203,64 @@ func serve(ctx context.Context, c config, notifier systemd.Notifier, log *slog.L
 	})
 }
 
-// clearSpool removes uploads that a crash left, and returns where new ones go.
-func clearSpool(dir string) (string, error) {
+// clearLeftovers removes what a crash left of uploads, of a restore and of a
+// backup, and returns where new uploads go.
+func clearLeftovers(dir string) (string, error) {
 	spool := filepath.Join(dir, "uploads")
-	if err := os.RemoveAll(spool); err != nil {
-		return "", fmt.Errorf("clear unfinished uploads: %w", err)
+	stale := []string{spool}
+	patterns := []string{restorePrefix + "*"}
+	switch backup, err := store.LockContent(filepath.Join(dir, blobsName), false); {
+	case err == nil:
+		defer func() { _ = backup.Close() }()
+		patterns = append(patterns, backupPrefix+"*")
+	case !errors.Is(err, store.ErrLocked): // else a backup is made at this moment
+		return "", err
+	}
+	for _, pattern := range patterns {
+		found, err := filepath.Glob(filepath.Join(dir, pattern))
+		if err != nil {
+			return "", fmt.Errorf("look for leftovers: %w", err)
+		}
+		stale = append(stale, found...)
+	}
+	for _, path := range stale {
+		if err := os.RemoveAll(path); err != nil {
+			return "", fmt.Errorf("clear what was not finished: %w", err)
+		}
 	}
 	if err := os.Mkdir(spool, 0o700); err != nil {
 		return "", fmt.Errorf("make directory for uploads: %w", err)
 	}
 	return spool, nil
+}
+
+// clearCopies removes the copies of the database that were made before it was
+// changed, but for the newest. The database was opened, so that change is done.
+func clearCopies(dir string) error {
+	copies, err := filepath.Glob(filepath.Join(dir, databaseName+".before-*"))
+	if err != nil {
+		return fmt.Errorf("look for copies of the database: %w", err)
+	}
+	number := func(path string) int {
+		n, err := strconv.Atoi(path[strings.LastIndexByte(path, '-')+1:])
+		if err != nil {
+			return -1 // half a copy, or none of ours
+		}
+		return n
+	}
+	newest := 0
+	for _, path := range copies {
+		newest = max(newest, number(path))
+	}
+	for _, path := range copies {
+		if n := number(path); n < 0 || n == newest {
+			continue
+		}
+		if err := os.Remove(path); err != nil {
+			return fmt.Errorf("remove an old copy of the database: %w", err)
+		}
+	}
+	return nil
 }
 
 // groupID returns the id of a group, -1 when there is none of that name.

@@ -66,6 +66,9 @@ type Operator interface {
 	PutBlob(ctx context.Context, by control.Caller, sha256 string, r io.Reader) error
 	// MissingBlobs returns those of sums that are not stored.
 	MissingBlobs(ctx context.Context, sums []string) ([]string, error)
+	// ReplaceContent writes anew every declaration in which a file has the content
+	// with this SHA-256, with other content in its place, and names them.
+	ReplaceContent(ctx context.Context, by control.Caller, old string, content []byte) ([]string, error)
 	// RecordRepository writes a change of the repository into the audit log.
 	RecordRepository(ctx context.Context, by control.Caller, what, detail string) error
 	// PackageUses lists the versions of packages that must stay installable.

@@ -343,48 +343,11 @@ func (s *Server) changeKey(ctx context.Context, by control.Caller, what string, 
 	if err := s.record(ctx, by, what, strings.Join(prints, ", ")); err != nil {
 		return nil, err
 	}
-	if keys.Declarations, err = s.replaceKey(ctx, by, before.SHA256, []byte(keys.Public)); err != nil {
+	if keys.Declarations, err = s.cfg.Operator.ReplaceContent(ctx, by, before.SHA256, []byte(keys.Public)); err != nil {
 		s.cfg.Log.Error("declarations not given the new key", "error", err)
 		return nil, mesh.Errorf(mesh.CodeInternal, "the keys are changed, but the declarations that hold the public key could not all be written: %w; declare it with `meshctl repo declaration`", err)
 	}
 	return keys, nil
-}
-
-func (s *Server) replaceKey(ctx context.Context, by control.Caller, old string, public []byte) ([]string, error) {
-	views, err := s.cfg.Operator.Declarations(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var written []string
-	for _, v := range views {
-		if v.Removed {
-			continue
-		}
-		full, err := s.cfg.Operator.Declaration(ctx, v.Name, 0)
-		if err != nil {
-			return written, err
-		}
-		if full.Document == nil {
-			continue
-		}
-		doc, found := *full.Document, false
-		doc.Resources = slices.Clone(doc.Resources)
-		for i := range doc.Resources {
-			if f := doc.Resources[i].File; f != nil && f.SHA256 == old {
-				file := *f
-				file.SetContent(public)
-				doc.Resources[i].File, found = &file, true
-			}
-		}
-		if !found {
-			continue
-		}
-		if _, err := s.cfg.Operator.Declare(ctx, by, doc); err != nil {
-			return written, fmt.Errorf("declaration %s: %w", v.Name, err)
-		}
-		written = append(written, v.Name)
-	}
-	return written, nil
 }
 
 // rootName is who root is on the socket.

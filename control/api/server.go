@@ -180,12 +180,15 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	)
 	switch {
 	case errors.As(err, &known):
-		if sqlite.IsFull(err) {
-			s.cfg.Log.Error("the disk is full", "method", r.Method, "path", r.URL.Path, "error", known.Err)
+		if sqlite.CannotWrite(err) {
+			s.cfg.Log.Error("nothing can be written", "method", r.Method, "path", r.URL.Path, "error", known.Err)
 		}
-	case sqlite.IsFull(err):
-		s.cfg.Log.Error("the disk is full", "method", r.Method, "path", r.URL.Path, "error", err)
-		known = mesh.Errorf(mesh.CodeUnavailable, "the disk of the control plane is full, so nothing was done; make room there, then ask again")
+	case sqlite.CannotWrite(err):
+		s.cfg.Log.Error("nothing can be written", "method", r.Method, "path", r.URL.Path, "error", err)
+		known = mesh.Errorf(mesh.CodeUnavailable, "the disk of the control plane cannot be written, so nothing was done; see `journalctl -u mesh-control`, then ask again")
+		if sqlite.IsFull(err) {
+			known = mesh.Errorf(mesh.CodeUnavailable, "the disk of the control plane is full, so nothing was done; make room there, then ask again")
+		}
 	case errors.As(err, &problems):
 		known = &mesh.Error{Code: mesh.CodeInvalid, Message: "refused; nothing was written", Details: problems}
 	case errors.As(err, &tooLong):

@@ -48,6 +48,8 @@ type nodeLink struct {
 
 	// sent is the newest generation declared on this link. Writer only.
 	sent mesh.Generation
+	// parked is what waits for a store that can be written. Reader only.
+	parked parked
 	// blobs is how many blobs are streamed now. It has its own places.
 	blobs chan struct{}
 }
@@ -412,9 +414,8 @@ func recoverFrames(owned []mesh.Owned) ([]mesh.Frame, error) {
 	return frames, nil
 }
 
-// handle has one frame taken. An error ends the link; the host then sends
-// again what was not acknowledged.
-func (l *nodeLink) handle(ctx context.Context, storeID string, f mesh.Frame) error {
+// takeFrame has one frame taken, and acknowledges it.
+func (l *nodeLink) takeFrame(ctx context.Context, storeID string, f mesh.Frame) error {
 	switch f.Type {
 	case mesh.FrameProof:
 		l.proven(f)
@@ -456,7 +457,7 @@ func (l *nodeLink) finish(ctx context.Context, err error) {
 	var untaken *notTaken
 	switch {
 	case ctx.Err() != nil:
-	case errors.As(err, &untaken) && (mesh.CodeOf(err) == mesh.CodeInternal || sqlite.IsFull(err)):
+	case errors.As(err, &untaken) && (mesh.CodeOf(err) == mesh.CodeInternal || sqlite.CannotWrite(err)):
 		l.log().Error("a message of a node could not be stored; the link ends, and the node sends it again", "error", err)
 	case errors.Is(err, io.EOF):
 		l.log().Info("a node closed its link")

@@ -10,6 +10,8 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"sync"
+	"time"
 
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/control"
@@ -22,6 +24,14 @@ const BlobLimit = 1 << 30
 // SHA-256, in a directory of its first two digits.
 type Blobs struct {
 	root *os.Root
+	dir  string
+
+	// mu keeps a blob from being removed while somebody learns that it is there.
+	mu sync.Mutex
+	// wanted holds when a blob was last put or asked about, under mu.
+	wanted map[string]time.Time
+	// whole holds the blobs that were read whole in this life, under mu.
+	whole map[string]struct{}
 }
 
 const incoming = "incoming"
@@ -42,7 +52,7 @@ func OpenBlobs(dir string) (*Blobs, error) {
 	if err := root.Mkdir(incoming, 0o700); err != nil {
 		return nil, errors.Join(fmt.Errorf("make directory of incoming blobs: %w", err), root.Close())
 	}
-	return &Blobs{root: root}, nil
+	return &Blobs{root: root, dir: dir, wanted: make(map[string]time.Time), whole: make(map[string]struct{})}, nil
 }
 
 // Close gives the directory back. Blobs that are open stay readable.
@@ -56,7 +66,7 @@ func (b *Blobs) Put(ctx context.Context, sum string, r io.Reader) (err error) {
 	if !mesh.ValidDigest(sum) {
 		return fmt.Errorf("name of a blob: %w", control.ErrContent)
 	}
-	if there, err := b.has(sum); err != nil || there {
+	if there, err := b.want(sum); err != nil || there {
 		return err
 	}
 	f, name, err := b.temporary()
@@ -85,6 +95,7 @@ func (b *Blobs) Put(ctx context.Context, sum string, r io.Reader) (err error) {
 	if err := b.root.Mkdir(sum[:2], 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("make directory for blob: %w", err)
 	}
+	b.comes(sum)
 	if err := b.root.Rename(name, place(sum)); err != nil {
 		return fmt.Errorf("name blob: %w", err)
 	}
@@ -116,6 +127,24 @@ func (b *Blobs) sync(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
+// want tells whether a blob is there, and keeps it from a sweep from now on.
+func (b *Blobs) want(sum string) (bool, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	there, err := b.has(sum)
+	if there {
+		b.wanted[strings.Clone(sum)] = time.Now()
+	}
+	return there, err
+}
+
+// comes keeps a blob that is about to be there from a sweep.
+func (b *Blobs) comes(sum string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.wanted[strings.Clone(sum)] = time.Now()
+}
+
 func (b *Blobs) has(sum string) (bool, error) {
 	info, err := b.root.Lstat(place(sum))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -127,8 +156,10 @@ func (b *Blobs) has(sum string) (bool, error) {
 	return info.Mode().IsRegular(), nil
 }
 
-// Open returns control.ErrNotFound when the content is not there.
-func (b *Blobs) Open(_ context.Context, sum string) (io.ReadCloser, error) {
+// Open returns control.ErrNotFound when the content is not there. Content that
+// is damaged is not there either: it is removed, so that whoever uploads it again
+// is not told that it is there. It is read whole for that once in each life.
+func (b *Blobs) Open(ctx context.Context, sum string) (io.ReadCloser, error) {
 	if !mesh.ValidDigest(sum) {
 		return nil, control.ErrNotFound
 	}
@@ -139,7 +170,42 @@ func (b *Blobs) Open(_ context.Context, sum string) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open blob: %w", err)
 	}
+	if err := b.verify(ctx, sum, f); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
 	return f, nil
+}
+
+func (b *Blobs) verify(ctx context.Context, sum string, f *os.File) error {
+	b.mu.Lock()
+	_, known := b.whole[sum]
+	b.mu.Unlock()
+	if known {
+		return nil
+	}
+	hash := sha256.New()
+	if _, err := io.Copy(hash, &withContext{ctx, f}); err != nil {
+		return fmt.Errorf("read blob: %w", err)
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return fmt.Errorf("go back in blob: %w", err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if hex.EncodeToString(hash.Sum(nil)) == sum {
+		b.whole[strings.Clone(sum)] = struct{}{}
+		return nil
+	}
+	// Somebody may have removed and uploaded it again since it was opened.
+	read, readErr := f.Stat()
+	there, thereErr := b.root.Lstat(place(sum))
+	if readErr != nil || thereErr != nil || !os.SameFile(read, there) {
+		return control.ErrNotFound
+	}
+	if err := b.root.Remove(place(sum)); err != nil {
+		return fmt.Errorf("remove a damaged blob: %w", err)
+	}
+	return control.ErrNotFound
 }
 
 // Missing returns those that are not there, in the same order.
@@ -150,7 +216,7 @@ func (b *Blobs) Missing(_ context.Context, sums []string) ([]string, error) {
 			missing = append(missing, strings.Clone(sum))
 			continue
 		}
-		there, err := b.has(sum)
+		there, err := b.want(sum)
 		if err != nil {
 			return nil, err
 		}

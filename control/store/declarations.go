@@ -100,7 +100,24 @@ func (w *writer) revision(r control.Revision) (int64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("insert revision: %w", err)
 	}
-	return result.LastInsertId()
+	id, err := result.LastInsertId()
+	if err != nil {
+		return 0, err
+	}
+	for _, resource := range r.Document.Resources {
+		file := resource.File
+		if file == nil || file.Content != nil || file.SHA256 == "" {
+			continue
+		}
+		sum, err := hex.DecodeString(file.SHA256)
+		if err != nil {
+			return 0, fmt.Errorf("name of a blob: %w", err)
+		}
+		if err := w.exec(`INSERT OR IGNORE INTO revision_blobs (sum, revision) VALUES (?, ?)`, sum, id); err != nil {
+			return 0, fmt.Errorf("insert the name of a blob: %w", err)
+		}
+	}
+	return id, nil
 }
 
 // body is what nodes get, encoded once for all that get the same.

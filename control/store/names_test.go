@@ -1,7 +1,6 @@
 package store
 
 import (
-	"fmt"
 	"path/filepath"
 	"testing"
 	"time"
@@ -10,7 +9,7 @@ import (
 	"github.com/meshctl/mesh/control"
 )
 
-func TestNamesThatNothingRefersToAreForgotten(t *testing.T) {
+func TestANameThatIsUsedWhileASweepLooksIsNotForgotten(t *testing.T) {
 	s, err := Open(t.Context(), filepath.Join(t.TempDir(), "control.db"))
 	if err != nil {
 		t.Fatal(err)
@@ -27,27 +26,74 @@ func TestNamesThatNothingRefersToAreForgotten(t *testing.T) {
 	if err := s.Enrol(t.Context(), control.EnrolTx{TokenHash: "h", Key: "k", Node: control.NodeRecord{Name: "n", State: mesh.NodeEnrolled}, Audit: control.AuditEntry{At: now}, At: now}); err != nil {
 		t.Fatal(err)
 	}
-	const each, rounds = 100, 5
-	for round := range rounds {
-		r := mesh.Report{Full: true, State: mesh.GenerationApplied}
-		for i := range each {
-			r.Results = append(r.Results, mesh.Result{Resource: mesh.ResourceID(fmt.Sprintf("file:/%d-%d", round, i)), Status: mesh.StatusOK})
-		}
-		// A name that is only said to be gone is not kept at all.
-		r.Gone = []mesh.ResourceID{mesh.ResourceID(fmt.Sprint("file:/never-", round))}
-		// As after so many names that it is time to look.
-		if err := s.write(t.Context(), func(w *writer) error { w.made = sweepAfter; return nil }); err != nil {
-			t.Fatal(err)
+	report := func(full bool, names ...mesh.ResourceID) {
+		t.Helper()
+		r := mesh.Report{Full: full, State: mesh.GenerationApplied}
+		for _, name := range names {
+			r.Results = append(r.Results, mesh.Result{Resource: name, Status: mesh.StatusOK})
 		}
 		if _, err := s.StoreReport(t.Context(), control.ReportTx{Node: "n", Report: r, State: r.State, At: now}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	var names, results int
-	if err := s.db.QueryRow("SELECT (SELECT count(*) FROM resources), (SELECT count(*) FROM results)").Scan(&names, &results); err != nil {
+	report(true, "file:/comes-back", "file:/gone")
+	report(true, "file:/stays")
+	if err := s.write(t.Context(), func(w *writer) error { w.used = make(map[int64]struct{}); return nil }); err != nil {
 		t.Fatal(err)
 	}
-	if results != each || names > 2*each {
-		t.Errorf("after %d names that came and went, %d are kept for %d results", rounds*each, names, results)
+	unused, err := s.unusedNames(t.Context())
+	if err != nil || len(unused) != 2 {
+		t.Fatalf("names that nothing has: %v, %v", unused, err)
+	}
+
+	report(false, "file:/comes-back")
+	n, err := s.dropNames(t.Context(), unused)
+
+	if err != nil || n != 1 {
+		t.Errorf("%d names were forgotten, %v", n, err)
+	}
+	results, err := s.Results(t.Context(), "n")
+	if err != nil || len(results) != 2 {
+		t.Errorf("the results are %+v, %v", results, err)
+	}
+	// References are looked at again.
+	if err := s.write(t.Context(), func(w *writer) error {
+		return w.exec(`DELETE FROM resources WHERE name = 'file:/stays'`)
+	}); err == nil {
+		t.Error("a name that a result has can be deleted")
+	}
+}
+
+func TestManyNewNamesAskForASweepAtOnce(t *testing.T) {
+	s := openHere(t)
+	if err := s.RecordAudit(t.Context(), control.AuditEntry{}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-s.Crowded():
+		t.Fatal("a sweep is asked for although few names were made")
+	default:
+	}
+	if err := s.write(t.Context(), func(w *writer) error { w.made = crowdedAfter; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.RecordAudit(t.Context(), control.AuditEntry{}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-s.Crowded():
+	default:
+		t.Error("no sweep is asked for")
+	}
+	if _, err := s.ForgetNames(t.Context(), 10); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.write(t.Context(), func(w *writer) error {
+		if w.made != 0 || w.used != nil {
+			t.Errorf("after the sweep %d names count as new, and %v as used", w.made, w.used)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -184,6 +184,9 @@ func (s *Store) Enrol(ctx context.Context, tx control.EnrolTx) error {
 				return err
 			}
 		}
+		if err := w.boundedCopy(node, tx.Limit); err != nil {
+			return err
+		}
 		var cause sql.NullInt64
 		if tx.Bootstrap != nil {
 			if cause.Int64, err = w.revision(*tx.Bootstrap); err != nil {
@@ -224,7 +227,7 @@ func (w *writer) upsertNode(n control.NodeRecord) (int64, error) {
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, '', 0, '', 0, 'null', ?, 0)
 		ON CONFLICT (name) DO UPDATE SET state = excluded.state, labels = excluded.labels, machine = excluded.machine, host_version = excluded.host_version,
 			enrolled_at = excluded.enrolled_at, profile = excluded.profile, profile_digest = excluded.profile_digest, inventory_digest = excluded.inventory_digest,
-			briefing = excluded.briefing, store_id = excluded.store_id, floor = excluded.floor, held = excluded.held, ahead = 0, unheard = 0, retiring = 0, refused = 0, refused_why = '',
+			briefing = excluded.briefing, store_id = excluded.store_id, floor = excluded.floor, held = excluded.held, ahead = 0, unheard = 0, retiring = 0, forgotten = 0, refused = 0, refused_why = '',
 			reported = 0, reported_state = '', applied = 0, kept = 'null', last_contact = excluded.last_contact, drift = 0`,
 		n.Name, n.State, labels, n.Machine, n.HostVersion, micros(n.Enrolled), profile, n.ProfileDigest, n.InventoryDigest, briefing, n.StoreID,
 		uint(n.Floor), uint(n.Held), micros(n.LastContact))

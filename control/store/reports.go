@@ -31,8 +31,8 @@ func (s *Store) StoreReport(ctx context.Context, tx control.ReportTx) (bool, err
 			return err
 		}
 		r := tx.Report
-		if !r.Full || len(r.Results) > tx.Limit { // what is full is all there is
-			if err := w.bounded(`SELECT count(*) FROM results WHERE node = ?`, node, tx.Limit, "results"); err != nil {
+		if !withinBounds(r, tx.Limit) {
+			if err := w.boundedResults(node, tx.Limit); err != nil {
 				return err
 			}
 		}
@@ -146,23 +146,57 @@ func (s *Store) StoreOwned(ctx context.Context, tx control.OwnedTx) (bool, error
 				return err
 			}
 		}
-		return w.bounded(`SELECT count(*) FROM owned WHERE node = ?`, node, tx.Limit, "entries of the recovery copy")
+		return w.boundedCopy(node, tx.Limit)
 	})
 	return fresh, err
 }
 
-// bounded refuses a write that leaves more rows of one node than the limit.
-// Zero: any number.
-func (w *writer) bounded(count string, node int64, limit int, what string) error {
-	if limit == 0 {
+// withinBounds reports whether a report alone shows that its node's results are
+// not too many: what is full is all there is.
+func withinBounds(r mesh.Report, limit int) bool {
+	if !r.Full || limit > 0 && len(r.Results) > limit {
+		return false
+	}
+	output := 0
+	for _, result := range r.Results {
+		output += len(result.Output)
+	}
+	return output <= outputKept
+}
+
+// boundedResults refuses a write that leaves more results of one node than the
+// limit (zero: any number), and drops what the tools wrote when it is too much:
+// what failed, and why, stays.
+func (w *writer) boundedResults(node int64, limit int) error {
+	var n int
+	var output int64
+	if err := w.row(`SELECT count(*), coalesce(sum(octet_length(output)), 0) FROM results WHERE node = ?`, []any{node}, &n, &output); err != nil {
+		return fmt.Errorf("count results: %w", err)
+	}
+	if limit > 0 && n > limit {
+		return mesh.Errorf(mesh.CodeInvalid, "the results of one node would be %d; the limit is %d", n, limit)
+	}
+	if output <= outputKept {
 		return nil
 	}
-	var n int
-	if err := w.row(count, []any{node}, &n); err != nil {
-		return fmt.Errorf("count %s: %w", what, err)
+	if err := w.exec(`UPDATE results SET output = '' WHERE node = ?`, node); err != nil {
+		return fmt.Errorf("drop what tools wrote: %w", err)
 	}
-	if n > limit {
-		return mesh.Errorf(mesh.CodeInvalid, "the %s of one node would be %d; the limit is %d", what, n, limit)
+	return nil
+}
+
+// boundedCopy refuses a write that leaves more of a recovery copy than the limit.
+func (w *writer) boundedCopy(node int64, limit control.CopyLimit) error {
+	var n int
+	var bytes int64
+	if err := w.row(`SELECT count(*), coalesce(sum(octet_length(wrote) + octet_length(undo)), 0) FROM owned WHERE node = ?`, []any{node}, &n, &bytes); err != nil {
+		return fmt.Errorf("count the recovery copy: %w", err)
+	}
+	switch {
+	case limit.Entries > 0 && n > limit.Entries:
+		return mesh.Errorf(mesh.CodeInvalid, "the recovery copy of one node would have %d entries; the limit is %d", n, limit.Entries)
+	case limit.Bytes > 0 && bytes > limit.Bytes:
+		return mesh.Errorf(mesh.CodeInvalid, "the recovery copy of one node would have %d bytes; the limit is %d", bytes, limit.Bytes)
 	}
 	return nil
 }

@@ -25,6 +25,8 @@ const (
 	generationsKept = 8
 	reportsKept     = 20
 	eventsKept      = 200
+	// outputKept is how many bytes are kept of what tools wrote on one node.
+	outputKept = 32 << 20
 	// readers bounds the connections that read.
 	readers = 8
 )

@@ -1,12 +1,17 @@
 package store_test
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	mesh "github.com/meshctl/mesh"
@@ -64,6 +69,95 @@ func TestBlobsLeaveNothingHalfWrittenBehind(t *testing.T) {
 	defer b.Close()
 	if _, err := os.Stat(half); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("half a blob of a crash is still there: %v", err)
+	}
+}
+
+func TestContentThatWasDamagedOnTheDiskIsAskedForAgainAndNotHandedOut(t *testing.T) {
+	dir := t.TempDir()
+	content := []byte("content")
+	digest := sha256.Sum256(content)
+	sum := hex.EncodeToString(digest[:])
+	b, err := store.OpenBlobs(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if err := b.Put(t.Context(), sum, bytes.NewReader(content)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, sum[:2], sum), []byte("c0ntent"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := b.Open(t.Context(), sum); !errors.Is(err, control.ErrNotFound) {
+		t.Errorf("damaged content gave %v, %v", r, err)
+	}
+	missing, err := b.Missing(t.Context(), []string{sum})
+	if err != nil || len(missing) != 1 {
+		t.Errorf("missing is %v, %v", missing, err)
+	}
+	if err := b.Put(t.Context(), sum, bytes.NewReader(content)); err != nil {
+		t.Fatal(err)
+	}
+	r, err := b.Open(t.Context(), sum)
+	if err != nil {
+		t.Fatalf("uploaded again it gave %v", err)
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestContentThatRevisionsOfAnEarlierProgramNameIsNotSweptAfterAnUpgrade(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "control.db")
+	before := fstest.MapFS{}
+	for _, name := range []string{"0001_first.sql", "0002_lifecycle.sql", "0003_operators.sql"} {
+		text, err := os.ReadFile(filepath.Join("migrations", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		before[name] = &fstest.MapFile{Data: text}
+	}
+	db, err := sqlite.Open(t.Context(), file, before)
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest := func(text string) string {
+		sum := sha256.Sum256([]byte(text))
+		return hex.EncodeToString(sum[:])
+	}
+	inline := &mesh.FileSpec{}
+	inline.SetContent([]byte("inline"))
+	document := mesh.Document{Declaration: "web", Resources: []mesh.DocumentResource{
+		{Resource: mesh.Resource{Kind: mesh.KindPackage, Name: "nginx", Package: &mesh.PackageSpec{Version: "1"}}},
+		{Resource: mesh.Resource{Kind: mesh.KindFile, Name: "/a", File: inline}},
+		{Resource: mesh.Resource{Kind: mesh.KindFile, Name: "/b", File: &mesh.FileSpec{SHA256: digest("large"), Size: 5}}},
+		{Resource: mesh.Resource{Kind: mesh.KindFile, Name: "/c", File: &mesh.FileSpec{SHA256: digest("large"), Size: 5}}},
+	}}
+	text, err := json.Marshal(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	removed, err := json.Marshal(mesh.Document{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, document := range [][]byte{text, removed} {
+		if _, err := db.Exec(`INSERT INTO revisions (name, revision, removed, document, digest, who, door, at) VALUES ('web', ?, ?, ?, '', '', '', 0)`, i+1, i, string(document)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	s, err := store.Open(t.Context(), file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	named, err := s.Named(t.Context(), []string{digest("large"), digest("nobody")})
+	if err != nil || !named[digest("large")] || named[digest("nobody")] {
+		t.Errorf("named are %v, %v", named, err)
 	}
 }
 

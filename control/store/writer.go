@@ -17,9 +17,11 @@ const (
 	groupLimit = 256
 	// internedLimit bounds how many names of resources are kept in memory.
 	internedLimit = 100_000
-	// sweepAfter is how many names of resources are made before those that
-	// nothing refers to any more are forgotten.
-	sweepAfter = 50_000
+	// crowdedAfter is how many names of resources are made before a sweep is due
+	// at once, and namesWorth how many before one looks for those that nothing
+	// refers to any more.
+	crowdedAfter = 50_000
+	namesWorth   = 1000
 )
 
 // ErrClosed: the store was closed.
@@ -31,10 +33,14 @@ var ErrClosed = errors.New("the store is closed")
 // and does not disturb the others.
 type writer struct {
 	jobs chan *job
-	stop chan struct{}
-	done chan struct{}
-	once sync.Once
-	err  error
+	// alone brings what has the connection for itself, outside of a transaction.
+	alone chan *job
+	stop  chan struct{}
+	done  chan struct{}
+	once  sync.Once
+	err   error
+	// crowded is signalled when a sweep is due. It coalesces.
+	crowded chan struct{}
 
 	// These belong to the goroutine.
 	conn  *sql.Conn
@@ -43,8 +49,12 @@ type writer struct {
 	// is undone.
 	nodes     map[string]int64
 	resources map[string]int64
-	// made counts the names of resources that were made since the last sweep.
+	// made counts the names of resources that were made since the last sweep. It
+	// begins with so many that the first sweep of every start looks at them.
 	made int
+	// used holds the ids of names that were used since a sweep began to look for
+	// those that nothing has. Nil: none looks.
+	used map[int64]struct{}
 }
 
 type job struct {
@@ -61,6 +71,7 @@ func newWriter(ctx context.Context, db *sql.DB) (*writer, error) {
 	}
 	w := &writer{
 		jobs:  make(chan *job, groupLimit),
+		alone: make(chan *job),
 		stop:  make(chan struct{}),
 		done:  make(chan struct{}),
 		conn:  conn,
@@ -68,6 +79,8 @@ func newWriter(ctx context.Context, db *sql.DB) (*writer, error) {
 		nodes: make(map[string]int64),
 
 		resources: make(map[string]int64),
+		crowded:   make(chan struct{}, 1),
+		made:      namesWorth,
 	}
 	go w.run()
 	return w, nil
@@ -84,9 +97,18 @@ func (w *writer) close() error {
 // nobody waits for longer than the disk takes, and what it returns is so: a
 // caller that gave up half way would not know what its store holds.
 func (s *Store) write(ctx context.Context, do func(*writer) error) error {
+	return s.hand(ctx, s.writer.jobs, do)
+}
+
+// writeAlone is write for what begins and ends its transaction itself.
+func (s *Store) writeAlone(ctx context.Context, do func(*writer) error) error {
+	return s.hand(ctx, s.writer.alone, do)
+}
+
+func (s *Store) hand(ctx context.Context, to chan<- *job, do func(*writer) error) error {
 	j := &job{ctx: ctx, do: do, done: make(chan struct{})}
 	select {
-	case s.writer.jobs <- j:
+	case to <- j:
 	case <-s.writer.stop:
 		return ErrClosed
 	case <-ctx.Done():
@@ -112,6 +134,9 @@ func (w *writer) run() {
 		select {
 		case j := <-w.jobs:
 			w.group(j)
+		case j := <-w.alone:
+			j.err = room(j.do(w))
+			close(j.done)
 		case <-w.stop:
 			for {
 				select {
@@ -149,27 +174,38 @@ func (w *writer) group(first *job) {
 		j.err = room(j.err)
 		close(j.done)
 	}
-	if w.made >= sweepAfter {
-		w.sweep()
+	if w.made >= crowdedAfter {
+		select {
+		case w.crowded <- struct{}{}:
+		default:
+		}
 	}
 }
 
-// room gives the sentence for an operator to an error that says that the disk is
-// full, and leaves any other as it is.
+// room gives the sentence for an operator to an error that says that nothing can
+// be written now, and leaves any other as it is.
 func room(err error) error {
-	if !sqlite.IsFull(err) {
-		return err
+	switch {
+	case sqlite.IsFull(err):
+		return &mesh.Error{Code: mesh.CodeUnavailable, Message: "the disk of the control plane is full, so nothing was written; make room there, then ask again", Err: err}
+	case sqlite.CannotWrite(err):
+		return &mesh.Error{Code: mesh.CodeUnavailable, Message: fmt.Sprintf("what the control plane keeps cannot be written (%v), so nothing was; look at its disk and at `journalctl -u mesh-control`, then ask again", cause(err)), Err: err}
 	}
-	return &mesh.Error{Code: mesh.CodeUnavailable, Message: "the disk of the control plane is full, so nothing was written; make room there, then ask again", Err: err}
+	return err
 }
 
-// sweep forgets the names of resources that nothing refers to any more, so that
-// a node that makes up ever new ones does not fill the disk. What goes wrong is
-// done again with the next sweep.
-func (w *writer) sweep() {
-	w.made = 0
-	clear(w.resources)
-	_ = w.exec(`DELETE FROM resources WHERE id NOT IN (SELECT resource FROM results UNION SELECT resource FROM owned)`)
+// cause is the innermost error: what the system said.
+func cause(err error) error {
+	for {
+		next := errors.Unwrap(err)
+		if joined, ok := err.(interface{ Unwrap() []error }); ok && len(joined.Unwrap()) > 0 {
+			next = joined.Unwrap()[0]
+		}
+		if next == nil {
+			return err
+		}
+		err = next
+	}
 }
 
 func (w *writer) transaction(jobs []*job) error {
@@ -187,7 +223,8 @@ func (w *writer) transaction(jobs []*job) error {
 		if j.err = j.do(w); j.err != nil {
 			w.forget()
 			if err := w.exec("ROLLBACK TO one"); err != nil {
-				return errors.Join(fmt.Errorf("undo one write: %w", err), w.undo())
+				// SQLite has undone the whole transaction; what it said first is why.
+				return errors.Join(j.err, fmt.Errorf("undo one write: %w", err), w.undo())
 			}
 		}
 		if err := w.exec("RELEASE one"); err != nil {
@@ -307,6 +344,9 @@ func (w *writer) resourceID(name string) (int64, error) {
 		}
 		w.made++
 	}
+	if w.used != nil {
+		w.used[id] = struct{}{}
+	}
 	if len(w.resources) >= internedLimit {
 		clear(w.resources)
 	}
@@ -320,7 +360,7 @@ func (w *writer) inOrder(node int64, seq control.Sequence) (bool, error) {
 	if seq.Number == 0 {
 		return true, nil
 	}
-	result, err := w.result(`INSERT INTO sequences (node, store, number) VALUES (?, ?, ?)
+	result, err := w.result(`INSERT INTO sequences (node, store, number, began) VALUES (?1, ?2, ?3, (SELECT coalesce(max(began), 0) + 1 FROM sequences WHERE node = ?1))
 		ON CONFLICT (node, store) DO UPDATE SET number = excluded.number WHERE excluded.number > number`, node, seq.StoreID, int64(seq.Number))
 	if err != nil {
 		return false, fmt.Errorf("record the place of a message: %w", err)

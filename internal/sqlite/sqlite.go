@@ -115,6 +115,20 @@ func IsFull(err error) bool {
 	return se.Code == sqlite3.ErrFull || se.SystemErrno == syscall.ENOSPC || se.SystemErrno == syscall.EDQUOT
 }
 
+// CannotWrite reports whether err says that nothing can be written now, and that
+// it may be possible later: the disk is full, cannot be written or fails, or
+// another program holds the database.
+func CannotWrite(err error) bool {
+	if IsFull(err) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.EIO) {
+		return true
+	}
+	var se sqlite3.Error
+	if !errors.As(err, &se) {
+		return false
+	}
+	return slices.Contains([]sqlite3.ErrNo{sqlite3.ErrReadonly, sqlite3.ErrIoErr, sqlite3.ErrBusy, sqlite3.ErrCantOpen}, se.Code)
+}
+
 func prepare(ctx context.Context, db *sql.DB, file string, fsys fs.FS) error {
 	migrations, err := list(fsys)
 	if err != nil {

@@ -69,8 +69,10 @@ type policy struct {
 	tokens  int
 	dropped int
 
-	// handle is the answer to the next frame. Nil: it is taken.
+	// handle is the answer to the next frame. Nil: it is taken. blocked is that to
+	// every frame but a heartbeat.
 	handle   error
+	blocked  error
 	recorded map[string]bool
 	frames   []mesh.Frame
 	received map[string]mesh.Received
@@ -171,6 +173,9 @@ func (p *policy) Handle(_ context.Context, node, store string, f mesh.Frame) err
 	if err := p.handle; err != nil {
 		p.handle = nil
 		return err
+	}
+	if p.blocked != nil && f.Type != mesh.FrameHeartbeat {
+		return p.blocked
 	}
 	p.frames = append(p.frames, f)
 	if f.Type == mesh.FrameReceived {

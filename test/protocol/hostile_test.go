@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -419,5 +421,84 @@ func TestAMessageThatCannotBeStoredIsAnErrorInTheLogAndComesAgain(t *testing.T) 
 		if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "node=web-1") || !strings.Contains(text, "input/output error") {
 			t.Errorf("the log of errors is\n%s\nwant one line with the node and the error", text)
 		}
+	})
+}
+
+// Shows: M32
+func TestALinkStaysWhileNothingCanBeStoredAndWhatWasSaidIsStoredOnceThereIsRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		n, p, h, o, hostKey, nodeKey := newNetwork(), newPolicy(), newHost("web-1"), newOutbox(), newKey(t), newKey(t)
+		p.know(nodeKey, "web-1")
+		p.blocked = &mesh.Error{Code: mesh.CodeUnavailable, Message: "the disk of the control plane is full", Err: syscall.ENOSPC}
+		startControl(t, n, p, hostKey, func(c *controllink.Config) {
+			c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError}))
+		})
+		startHost(t, n, h, o, nodeKey, hostKey.PublicKey())
+		o.add(event(1), event(2), event(3))
+		time.Sleep(10 * time.Minute)
+		p.declare(mesh.Declaration{Node: "web-1", Generation: 7})
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+
+		p.look(func(p *policy) {
+			if len(p.recorded) != 0 || p.links != 1 || o.waiting() != 3 {
+				t.Errorf("while nothing can be stored %d messages are recorded, %d of 3 wait on the host, after %d links", len(p.recorded), o.waiting(), p.links)
+			}
+			p.blocked = nil
+		})
+		h.look(func(h *fakeHost) {
+			if len(h.declared) != 1 {
+				t.Errorf("%d declarations arrived meanwhile, want one", len(h.declared))
+			}
+		})
+		o.add(event(4))
+		time.Sleep(31 * time.Second)
+		synctest.Wait()
+
+		p.look(func(p *policy) {
+			var order []uint64
+			for _, f := range p.frames {
+				if f.Seq > 0 {
+					order = append(order, f.Seq)
+				}
+			}
+			if !slices.Equal(order, []uint64{1, 2, 3, 4}) || p.links != 1 || o.waiting() != 0 || p.received["web-1"].Held != 7 {
+				t.Errorf("with room again %v are recorded, %d wait, %s is held, after %d links", order, o.waiting(), p.received["web-1"].Held, p.links)
+			}
+		})
+		if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "node=web-1") || !strings.Contains(text, "disk") {
+			t.Errorf("the log of errors is\n%s\nwant one line with the node and why", text)
+		}
+	})
+}
+
+func TestALinkThatWouldHaveToKeepTooMuchEndsAndLosesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, p, h, o, hostKey, nodeKey := newNetwork(), newPolicy(), newHost("web-1"), newOutbox(), newKey(t), newKey(t)
+		p.know(nodeKey, "web-1")
+		p.blocked = syscall.ENOSPC
+		startControl(t, n, p, hostKey)
+		startHost(t, n, h, o, nodeKey, hostKey.PublicKey())
+		for seq := range uint64(5) {
+			f := frameOf(t, mesh.FrameEvent, mesh.Event{Kind: mesh.EventDrift, Detail: strings.Repeat("x", 100<<10)})
+			f.Seq = seq + 1
+			o.add(f)
+		}
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		p.look(func(p *policy) {
+			if p.links < 2 || len(p.recorded) != 0 {
+				t.Errorf("%d messages are recorded after %d links", len(p.recorded), p.links)
+			}
+			p.blocked = nil
+		})
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		p.look(func(p *policy) {
+			if len(p.recorded) != 5 || o.waiting() != 0 {
+				t.Errorf("with room again %d messages are recorded and %d wait", len(p.recorded), o.waiting())
+			}
+		})
 	})
 }

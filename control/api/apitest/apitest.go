@@ -385,6 +385,41 @@ func (o *Operator) Audit(_ context.Context, limit int) ([]control.AuditEntry, er
 	return slices.Clone(o.audit[:min(limit, len(o.audit))]), nil
 }
 
+// ReplaceContent keeps a revision of every declaration with a file of the content.
+func (o *Operator) ReplaceContent(ctx context.Context, by control.Caller, old string, content []byte) ([]string, error) {
+	views, err := o.Declarations(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var written []string
+	for _, v := range views {
+		full, err := o.Declaration(ctx, v.Name, 0)
+		if err != nil {
+			return written, err
+		}
+		if full.Document == nil {
+			continue
+		}
+		doc, found := *full.Document, false
+		doc.Resources = slices.Clone(doc.Resources)
+		for i, r := range doc.Resources {
+			if r.File != nil && r.File.SHA256 == old {
+				file := *r.File
+				file.SetContent(content)
+				doc.Resources[i].File, found = &file, true
+			}
+		}
+		if !found {
+			continue
+		}
+		if _, err := o.declare(by, doc, false); err != nil {
+			return written, err
+		}
+		written = append(written, v.Name)
+	}
+	return written, nil
+}
+
 // PutBlob keeps content whose digest is right.
 func (o *Operator) PutBlob(_ context.Context, by control.Caller, sum string, r io.Reader) error {
 	data, err := io.ReadAll(r)

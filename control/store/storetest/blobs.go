@@ -79,6 +79,7 @@ func RunBlobs(t *testing.T, open func(t *testing.T) func() control.Blobs) {
 			t.Errorf("read %d bytes, want %d", len(data), len(content))
 		}
 	})
+	blobsAreSwept(t, open)
 }
 
 type errorReader struct{}

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -54,6 +55,13 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		{"what is not there is said to be not found", notFound},
 		{"operators are kept with their limits, once for each name and key", operatorsAreKept},
 		{"writes at the same time are all kept", concurrentWrites},
+		{"the audit log is forgotten from its oldest entry on", auditIsForgotten},
+		{"tokens are forgotten a while after they expired", tokensAreForgotten},
+		{"old revisions are forgotten, and never the newest", revisionsAreForgotten},
+		{"of former stores of a host the newest are remembered", formerStoresAreForgotten},
+		{"of a node that left its name and its keys stay", leftNodesAreForgotten},
+		{"names that nothing has are forgotten", namesAreForgotten},
+		{"what a revision or a generation names is known", namedBlobs},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			f := open(t)
@@ -607,12 +615,17 @@ func sharesAreBounded(t *testing.T, s control.Store, _ func() control.Store) {
 		for _, id := range ids {
 			change.Owned = append(change.Owned, owned(id, "x"))
 		}
-		_, err := s.StoreOwned(t.Context(), control.OwnedTx{Node: "web-1", Sequence: control.Sequence{StoreID: "s", Number: seq}, Change: change, Mode: control.OwnedAsSaid, Limit: 2})
+		_, err := s.StoreOwned(t.Context(), control.OwnedTx{Node: "web-1", Sequence: control.Sequence{StoreID: "s", Number: seq}, Change: change, Mode: control.OwnedAsSaid, Limit: control.CopyLimit{Entries: 2, Bytes: 100}})
 		return err
 	}
 	must(t, report(1, "file:/a", "file:/b"))
 	must(t, own(2, "file:/a", "file:/b"))
-	for what, err := range map[string]error{"results": report(3, "file:/b", "file:/c"), "entries": own(4, "file:/c")} {
+	fat := mesh.OwnedChange{Owned: []mesh.Owned{owned("file:/a", strings.Repeat("x", 50)), owned("file:/b", strings.Repeat("x", 50))}}
+	_, bytes := s.StoreOwned(t.Context(), control.OwnedTx{Node: "web-1", Change: fat, Mode: control.OwnedAsSaid, Limit: control.CopyLimit{Entries: 2, Bytes: 100}})
+	token(t, s, "hash-again")
+	again := enrolment("web-1")
+	again.TokenHash, again.Generation, again.Owned, again.Limit = "hash-again", nil, fat.Owned, control.CopyLimit{Bytes: 100}
+	for what, err := range map[string]error{"results": report(3, "file:/b", "file:/c"), "entries": own(4, "file:/c"), "bytes": bytes, "an enrolment": s.Enrol(t.Context(), again)} {
 		if mesh.CodeOf(err) != mesh.CodeInvalid {
 			t.Errorf("%s beyond the limit gave %v", what, err)
 		}
