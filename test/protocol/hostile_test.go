@@ -502,3 +502,25 @@ func TestALinkThatWouldHaveToKeepTooMuchEndsAndLosesNothing(t *testing.T) {
 		})
 	})
 }
+
+func TestMessagesWithoutABodyCountTowardsWhatALinkKeeps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, p := newNetwork(), newPolicy()
+		p.blocked = syscall.ENOSPC
+		startControl(t, n, p, newKey(t))
+		link := welcomedRaw(t, n, p)
+		defer link.close()
+		for seq := range uint64(10_000) {
+			if err := frame.Write(link.channel, mesh.Frame{Type: mesh.FrameEvent, Seq: seq + 1}); err != nil {
+				return // the link has ended
+			}
+		}
+		ended := make(chan struct{})
+		go func() { _ = link.conn.Wait(); close(ended) }()
+		select {
+		case <-ended:
+		case <-time.After(time.Second):
+			t.Error("ten thousand messages are kept for a node that says nothing in them")
+		}
+	})
+}
