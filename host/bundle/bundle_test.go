@@ -15,6 +15,7 @@ import (
 
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/host/bundle"
+	"github.com/meshctl/mesh/repo/repotest"
 )
 
 const declaration = `declaration: first
@@ -172,17 +173,36 @@ func TestANewBundleTakesThePlaceOfTheOneBefore(t *testing.T) {
 }
 
 func TestOfSeveralVersionsInABundleTheNewestIsTakenWhenNoneIsNamed(t *testing.T) {
-	files := contents(t)
-	for _, version := range []string{"1.9", "1.10~rc1", "1.10", "1.2"} {
-		files["hello-"+version+".deb"] = read(t, buildDeb(t, "hello", version, runtime.GOARCH))
-	}
-	s := open(t, filepath.Join(t.TempDir(), "bundle"))
-	if _, err := s.Take(t.Context(), asDir(t, files)); err != nil {
-		t.Fatal(err)
-	}
-	for range 20 {
-		if file, ok := s.Path("hello", ""); !ok || filepath.Base(file) != "hello-1.10.deb" {
-			t.Fatalf("it is %q, found %v", file, ok)
+	for _, c := range []struct {
+		format   bundle.Format
+		build    func(repotest.Spec) []byte
+		versions []string
+		newest   string
+	}{
+		// The two orders differ in each row.
+		{bundle.Deb, repotest.Deb, []string{"1.9-1", "1.10~rc1-1", "1.10.a1-1", "1.10a2-1"}, "1.10.a1-1"},
+		{bundle.RPM, repotest.RPM, []string{"1.9-1", "1.10~rc1-1", "1.10^git1-1", "1.10.1-1"}, "1.10.1-1"},
+	} {
+		files := map[string]string{bundle.DeclarationFile: declaration, "hello.conf": "hello\n"}
+		for _, version := range c.versions {
+			files["hello-"+version+"."+string(c.format)] = string(c.build(repotest.Spec{Name: "hello", Version: version}))
+		}
+		s, err := bundle.Open(t.Context(), filepath.Join(t.TempDir(), "bundle"), c.format)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Take(t.Context(), asDir(t, files)); err != nil {
+			t.Fatal(err)
+		}
+		for _, version := range c.versions {
+			if file, ok := s.Path("hello", version); !ok || filepath.Base(file) != "hello-"+version+"."+string(c.format) {
+				t.Errorf("%s of %s is %q, found %v", version, c.format, file, ok)
+			}
+		}
+		for range 20 {
+			if file, ok := s.Path("hello", ""); !ok || filepath.Base(file) != "hello-"+c.newest+"."+string(c.format) {
+				t.Fatalf("the newest of %s is %q, found %v", c.format, file, ok)
+			}
 		}
 	}
 }
