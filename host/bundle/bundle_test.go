@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -226,6 +227,10 @@ func TestABundleThatCannotBeTakenLeavesTheOneBefore(t *testing.T) {
 	large := contents(t)
 	large["large"] = strings.Repeat("x", 10<<20)
 	large[bundle.DeclarationFile] += "  - file: /srv/large\n    source: large\n"
+	many := contents(t)
+	for n := len(many); n < 257; n++ {
+		many[strconv.Itoa(n)] = ""
+	}
 	whole := asTar(t, contents(t))
 	cut := filepath.Join(t.TempDir(), "cut.tar")
 	if err := os.WriteFile(cut, []byte(read(t, whole)[:5000]), 0o644); err != nil {
@@ -237,6 +242,8 @@ func TestABundleThatCannotBeTakenLeavesTheOneBefore(t *testing.T) {
 	}{
 		"not there":             {"/nowhere/bundle", mesh.CodeNotFound},
 		"no declaration":        {asDir(t, without), ""},
+		"too many files":        {asDir(t, many), mesh.CodeInvalid},
+		"a tar of too many":     {asTar(t, many), mesh.CodeInvalid},
 		"more than travels":     {asDir(t, large), mesh.CodeInvalid},
 		"a faulty declaration":  {asDir(t, with(bundle.DeclarationFile, "declaration: first\nresourcez: []\n")), mesh.CodeInvalid},
 		"select":                {asDir(t, with(bundle.DeclarationFile, "declaration: first\nselect: name == \"a\"\nresources: []\n")), mesh.CodeInvalid},
