@@ -224,6 +224,10 @@ func TestABundleThatCannotBeTakenLeavesTheOneBefore(t *testing.T) {
 	if err := os.Symlink("/etc/shadow", filepath.Join(linked, "secret")); err != nil {
 		t.Fatal(err)
 	}
+	linkedWithin := asDir(t, contents(t))
+	if err := os.Symlink("hello.conf", filepath.Join(linkedWithin, "other.conf")); err != nil {
+		t.Fatal(err)
+	}
 	large := contents(t)
 	large["large"] = strings.Repeat("x", 10<<20)
 	large[bundle.DeclarationFile] += "  - file: /srv/large\n    source: large\n"
@@ -249,7 +253,8 @@ func TestABundleThatCannotBeTakenLeavesTheOneBefore(t *testing.T) {
 		"select":                {asDir(t, with(bundle.DeclarationFile, "declaration: first\nselect: name == \"a\"\nresources: []\n")), mesh.CodeInvalid},
 		"a broken package":      {asDir(t, with("hello.deb", "no package")), mesh.CodeInvalid},
 		"a directory inside":    {nested, mesh.CodeInvalid},
-		"a link inside":         {linked, mesh.CodeInvalid},
+		"a link that leads out": {linked, mesh.CodeInvalid},
+		"a link inside":         {linkedWithin, mesh.CodeInvalid},
 		"a tar that was cut":    {cut, mesh.CodeInvalid},
 		"a tar that climbs out": {asTar(t, contents(t), tar.Header{Name: "../evil", Typeflag: tar.TypeReg, Size: 1}), mesh.CodeInvalid},
 		"a tar with a path":     {asTar(t, contents(t), tar.Header{Name: "/etc/evil", Typeflag: tar.TypeReg, Size: 1}), mesh.CodeInvalid},
