@@ -3,6 +3,7 @@ package document_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -127,6 +128,9 @@ func TestWhatADeclarationDoesNotNeedIsRefused(t *testing.T) {
 		{"no name", "resources: []\n", `needs the key "declaration"`},
 		{"no resources", "declaration: a\n", `needs the key "resources"`},
 		{"an anchor", "declaration: &a a\nresources: []\n", "anchors and aliases"},
+		{"an anchor at a key", "&k declaration: a\nresources: []\n", "a key is one word"},
+		{"a key that is a list", "[declaration]: a\nresources: []\n", "a key is one word"},
+		{"an anchor at a truth", "declaration: a\nresources:\n  - package: a\n    absent: &t true\n", "anchors and aliases"},
 		{"a bomb", "declaration: a\nresources:\n  - &a [x, x]\n  - &b [*a, *a]\n  - [*b, *b]\n", "anchors and aliases"},
 		{"a merge key", "declaration: a\nresources:\n  - <<: {file: /x}\n", `no key "<<"`},
 		{"a tag", "declaration: a\nresources:\n  - file: /x\n    content: !!binary aGVsbG8=\n", "tags (!)"},
@@ -144,6 +148,43 @@ func TestWhatADeclarationDoesNotNeedIsRefused(t *testing.T) {
 				t.Errorf("findings are\n%s\nwant one with %q", got, tt.want)
 			}
 		})
+	}
+}
+
+func TestAMisspeltKeyIsToldWhichOneIsMeant(t *testing.T) {
+	for _, tt := range []struct{ key, meant string }{
+		{"selec", "select"},        // the last letter is missing
+		{"elect", "select"},        // the first
+		{"seect", "select"},        // one in the middle
+		{"selects", "select"},      // one too many at the end
+		{"sselect", "select"},      // at the beginning
+		{"selelct", "select"},      // in the middle
+		{"sylect", "select"},       // another one
+		{"selecd", "select"},       // the last
+		{"seletc", "select"},       // two swapped, at the end
+		{"eslect", "select"},       // at the beginning
+		{"slelect", "select"},      // one too many that looks like a swap
+		{"RESOURCES", "resources"}, // capitals
+		{"sele", ""},               // two are missing
+		{"selectxy", ""},           // two too many
+		{"salekt", ""},             // two others
+		{"slecet", ""},             // two changes
+		{"seltce", ""},             // a swap, and one more
+		{"s", ""},                  // hardly anything
+	} {
+		t.Run(tt.key, func(t *testing.T) {
+			want := "there are declaration, resources, select"
+			if tt.meant != "" {
+				want = fmt.Sprintf("did you mean %q?", tt.meant)
+			}
+			if got := findings(t, tt.key+": x\ndeclaration: a\nresources: []\n"); !strings.Contains(got, fmt.Sprintf("has no key %q; %s", tt.key, want)) {
+				t.Errorf("findings are %s, want one with %q", got, want)
+			}
+		})
+	}
+	const dashed = "declaration: a\nresources:\n  - package: a\n    On-Change: {}\n"
+	if got := findings(t, dashed); !strings.Contains(got, `has no key "On-Change"; did you mean "on_change"?`) {
+		t.Errorf("findings are %s", got)
 	}
 }
 
