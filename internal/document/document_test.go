@@ -61,7 +61,7 @@ resources:
 	if doc.Declaration != "web" || doc.Select != `labels.role == "web"` || len(doc.Resources) != 6 {
 		t.Fatalf("read %+v", doc)
 	}
-	if r := doc.Resources[0]; r.ID() != "package:nginx" || r.Package.Version != "1.22.1-9+deb12u1" || r.When != `os.family == "debian"` {
+	if r := doc.Resources[0]; r.ID() != "package:nginx" || r.Package.Version != "1.22.1-9+deb12u1" || r.When != `os.family == "debian"` || r.OnChange != nil {
 		t.Errorf("package became %+v", r)
 	}
 	if r := doc.Resources[1]; !r.Absent() {
@@ -148,6 +148,23 @@ func TestWhatADeclarationDoesNotNeedIsRefused(t *testing.T) {
 				t.Errorf("findings are\n%s\nwant one with %q", got, tt.want)
 			}
 		})
+	}
+}
+
+func TestOneFaultIsOneFinding(t *testing.T) {
+	for _, text := range []string{
+		"- a\n",
+		"declaration: a\nselect:\nresources: []\n",
+		"declaration: a\nselect: [b]\nresources: []\n",
+		"declaration: a\nresources: [b]\n",
+		"declaration: a\nresources:\n  - package: a\n    absent: [b]\n",
+		"declaration: a\nresources:\n  - package: a\n    on_change: [b]\n",
+		"declaration: a\nresources:\n  - package: a\n    on_change: {restart: b}\n",
+		"declaration: a\nresources:\n  - file: /x\n    source:\n",
+	} {
+		if got := findings(t, text); strings.Contains(got, "\n") {
+			t.Errorf("%q gives\n%s", text, got)
+		}
 	}
 }
 
