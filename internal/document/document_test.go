@@ -136,6 +136,7 @@ func TestWhatADeclarationDoesNotNeedIsRefused(t *testing.T) {
 		{"a tag", "declaration: a\nresources:\n  - file: /x\n    content: !!binary aGVsbG8=\n", "tags (!)"},
 		{"no value", "declaration: a\nresources:\n  - file: /x\n    content:\n", "this has no value"},
 		{"content and source", "declaration: a\nresources:\n  - file: /x\n    content: a\n    source: b\n", "not both"},
+		{"a source where no files are", "declaration: a\nresources:\n  - file: /x\n    source: b\n", "no files can be read here"},
 		{"file and package", "declaration: a\nresources:\n  - file: /x\n    package: b\n", "not both"},
 		{"a file without content", "declaration: a\nresources:\n  - file: /x\n", "needs content or source"},
 		{"binary", "declaration: \xff\n", "not UTF-8"},
@@ -146,6 +147,35 @@ func TestWhatADeclarationDoesNotNeedIsRefused(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			if got := findings(t, tt.text); !strings.Contains(got, tt.want) {
 				t.Errorf("findings are\n%s\nwant one with %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestWhatIsNoYAMLIsToldAtTheLineThatIsWrong(t *testing.T) {
+	const before = "declaration: a\nresources:\n  - package: x\n"
+	for _, tt := range []struct {
+		name, text string
+		line       int
+	}{
+		{"the first line", "declaration: [\n", 1},
+		{"too little indented", before + "  - package: y\n   absent: true\n", 5},
+		{"at the depth of the list", before + "  - package: y\n  absent: true\n", 5},
+		{"a tab", before + "\t- package: y\n", 4},
+		{"two colons", before + "  - package: y: z\n  - package: z\n", 4},
+		{"a quote that does not end", before + "  - package: \"y\n  - package: z\n", 4},
+		{"a mark that begins nothing", before + "  - package: @y\n  - package: z\n", 4},
+		{"a bracket that ends nothing", before + "  - package: ]\n", 4},
+		{"a brace that does not end", before + "  - {package: y\n  - package: z\n", 4},
+		{"an alias of nothing", before + "  - package: *y\n  - package: z\n", 4},
+		{"an unknown escape", before + "  - package: \"\\q\"\n", 4},
+		{"a key without a value", "declaration: a\nselect\nresources: []\n", 2},
+		{"a brace at the end", before + "}", 4},
+		{"in a second document", before + "---\na: b\nc: ]\n", 6},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := findings(t, tt.text); !strings.HasPrefix(got, fmt.Sprintf("web.yaml:%d: not valid YAML: ", tt.line)) {
+				t.Errorf("findings are %s, want one at line %d", got, tt.line)
 			}
 		})
 	}
