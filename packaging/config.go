@@ -2,6 +2,7 @@ package packaging
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -102,11 +103,11 @@ func buildConfigured(config nfpm.Config, format string, o ConfigOptions) (_ stri
 	if err := packager.Package(info, f); err != nil {
 		return "", fmt.Errorf("build %s: %w", name, err)
 	}
-	if err := f.Chmod(0o644); err != nil {
-		return "", fmt.Errorf("build %s: %w", name, err)
-	}
-	if err := f.Close(); err != nil {
+	if err := errors.Join(f.Chmod(0o644), f.Sync(), f.Close()); err != nil {
 		return "", fmt.Errorf("write %s: %w", name, err)
 	}
-	return info.Target, os.Rename(f.Name(), info.Target)
+	if err := os.Rename(f.Name(), info.Target); err != nil {
+		return "", fmt.Errorf("write %s: %w", name, err)
+	}
+	return info.Target, nil
 }

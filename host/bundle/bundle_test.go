@@ -10,11 +10,13 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/host/bundle"
+	"github.com/meshctl/mesh/repo/repotest"
 )
 
 const declaration = `declaration: first
@@ -172,17 +174,36 @@ func TestANewBundleTakesThePlaceOfTheOneBefore(t *testing.T) {
 }
 
 func TestOfSeveralVersionsInABundleTheNewestIsTakenWhenNoneIsNamed(t *testing.T) {
-	files := contents(t)
-	for _, version := range []string{"1.9", "1.10~rc1", "1.10", "1.2"} {
-		files["hello-"+version+".deb"] = read(t, buildDeb(t, "hello", version, runtime.GOARCH))
-	}
-	s := open(t, filepath.Join(t.TempDir(), "bundle"))
-	if _, err := s.Take(t.Context(), asDir(t, files)); err != nil {
-		t.Fatal(err)
-	}
-	for range 20 {
-		if file, ok := s.Path("hello", ""); !ok || filepath.Base(file) != "hello-1.10.deb" {
-			t.Fatalf("it is %q, found %v", file, ok)
+	for _, c := range []struct {
+		format   bundle.Format
+		build    func(repotest.Spec) []byte
+		versions []string
+		newest   string
+	}{
+		// The two orders differ in each row.
+		{bundle.Deb, repotest.Deb, []string{"1.9-1", "1.10~rc1-1", "1.10.a1-1", "1.10a2-1"}, "1.10.a1-1"},
+		{bundle.RPM, repotest.RPM, []string{"1.9-1", "1.10~rc1-1", "1.10^git1-1", "1.10.1-1"}, "1.10.1-1"},
+	} {
+		files := map[string]string{bundle.DeclarationFile: declaration, "hello.conf": "hello\n"}
+		for _, version := range c.versions {
+			files["hello-"+version+"."+string(c.format)] = string(c.build(repotest.Spec{Name: "hello", Version: version}))
+		}
+		s, err := bundle.Open(t.Context(), filepath.Join(t.TempDir(), "bundle"), c.format)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Take(t.Context(), asDir(t, files)); err != nil {
+			t.Fatal(err)
+		}
+		for _, version := range c.versions {
+			if file, ok := s.Path("hello", version); !ok || filepath.Base(file) != "hello-"+version+"."+string(c.format) {
+				t.Errorf("%s of %s is %q, found %v", version, c.format, file, ok)
+			}
+		}
+		for range 20 {
+			if file, ok := s.Path("hello", ""); !ok || filepath.Base(file) != "hello-"+c.newest+"."+string(c.format) {
+				t.Fatalf("the newest of %s is %q, found %v", c.format, file, ok)
+			}
 		}
 	}
 }
@@ -203,9 +224,17 @@ func TestABundleThatCannotBeTakenLeavesTheOneBefore(t *testing.T) {
 	if err := os.Symlink("/etc/shadow", filepath.Join(linked, "secret")); err != nil {
 		t.Fatal(err)
 	}
+	linkedWithin := asDir(t, contents(t))
+	if err := os.Symlink("hello.conf", filepath.Join(linkedWithin, "other.conf")); err != nil {
+		t.Fatal(err)
+	}
 	large := contents(t)
 	large["large"] = strings.Repeat("x", 10<<20)
 	large[bundle.DeclarationFile] += "  - file: /srv/large\n    source: large\n"
+	many := contents(t)
+	for n := len(many); n < 257; n++ {
+		many[strconv.Itoa(n)] = ""
+	}
 	whole := asTar(t, contents(t))
 	cut := filepath.Join(t.TempDir(), "cut.tar")
 	if err := os.WriteFile(cut, []byte(read(t, whole)[:5000]), 0o644); err != nil {
@@ -217,12 +246,15 @@ func TestABundleThatCannotBeTakenLeavesTheOneBefore(t *testing.T) {
 	}{
 		"not there":             {"/nowhere/bundle", mesh.CodeNotFound},
 		"no declaration":        {asDir(t, without), ""},
+		"too many files":        {asDir(t, many), mesh.CodeInvalid},
+		"a tar of too many":     {asTar(t, many), mesh.CodeInvalid},
 		"more than travels":     {asDir(t, large), mesh.CodeInvalid},
 		"a faulty declaration":  {asDir(t, with(bundle.DeclarationFile, "declaration: first\nresourcez: []\n")), mesh.CodeInvalid},
 		"select":                {asDir(t, with(bundle.DeclarationFile, "declaration: first\nselect: name == \"a\"\nresources: []\n")), mesh.CodeInvalid},
 		"a broken package":      {asDir(t, with("hello.deb", "no package")), mesh.CodeInvalid},
 		"a directory inside":    {nested, mesh.CodeInvalid},
-		"a link inside":         {linked, mesh.CodeInvalid},
+		"a link that leads out": {linked, mesh.CodeInvalid},
+		"a link inside":         {linkedWithin, mesh.CodeInvalid},
 		"a tar that was cut":    {cut, mesh.CodeInvalid},
 		"a tar that climbs out": {asTar(t, contents(t), tar.Header{Name: "../evil", Typeflag: tar.TypeReg, Size: 1}), mesh.CodeInvalid},
 		"a tar with a path":     {asTar(t, contents(t), tar.Header{Name: "/etc/evil", Typeflag: tar.TypeReg, Size: 1}), mesh.CodeInvalid},

@@ -26,10 +26,10 @@ const (
 	repositoryTimeout = 5 * time.Second
 )
 
-// Files in which a machine names the mesh's repository.
+// Files below the root in which a machine names the mesh's repository.
 const (
-	aptSource = "/etc/apt/sources.list.d/mesh.sources"
-	dnfSource = "/etc/yum.repos.d/mesh.repo"
+	aptSource = "etc/apt/sources.list.d/mesh.sources"
+	dnfSource = "etc/yum.repos.d/mesh.repo"
 )
 
 // otherAgents are the services of agents that would manage the same machine.
@@ -87,7 +87,7 @@ func (c *Collector) packageLines(ctx context.Context, add addLine) {
 	if c.cfg.Manager != ManagerApt {
 		return
 	}
-	left, err := filepath.Glob("/var/lib/dpkg/updates/[0-9]*")
+	left, err := filepath.Glob(filepath.Join("/", c.cfg.Root, "var/lib/dpkg/updates/[0-9]*"))
 	if err == nil && len(left) > 0 {
 		add("package-transaction", mesh.OutcomeWarn, "an earlier dpkg run was interrupted; it is completed before the next change")
 		return
@@ -116,7 +116,7 @@ func (c *Collector) repositoryLines(ctx context.Context, add addLine) {
 // index's signature is valid is checked by apt and dnf each time they read it, and
 // not here.
 func (c *Collector) repositoryLine(ctx context.Context, add addLine) (date string) {
-	index, err := repositoryIndex()
+	index, err := repositoryIndex(c.cfg.Root)
 	if err != nil {
 		add("repository", mesh.OutcomeWarn, "%v; packages of the mesh cannot be installed until it is", err)
 		return ""
@@ -147,14 +147,14 @@ func (c *Collector) repositoryLine(ctx context.Context, add addLine) (date strin
 
 // repositoryIndex returns the address of the signed index that the machine's
 // own configuration names.
-func repositoryIndex() (string, error) {
-	if data, err := os.ReadFile(aptSource); err == nil {
+func repositoryIndex(root string) (string, error) {
+	if data, err := os.ReadFile(filepath.Join("/", root, aptSource)); err == nil {
 		uri, suite := field(string(data), "URIs", ":"), field(string(data), "Suites", ":")
 		if uri != "" && suite != "" {
 			return url.JoinPath(uri, "dists", suite, "InRelease")
 		}
 	}
-	if data, err := os.ReadFile(dnfSource); err == nil {
+	if data, err := os.ReadFile(filepath.Join("/", root, dnfSource)); err == nil {
 		if uri := field(string(data), "baseurl", "="); uri != "" {
 			return url.JoinPath(uri, "repodata", "repomd.xml")
 		}
@@ -208,7 +208,7 @@ func probe(dir string) error {
 
 func (c *Collector) agents() []string {
 	var found []string
-	enabled := enabledUnits("/etc/systemd/system")
+	enabled := enabledUnits(filepath.Join("/", c.cfg.Root, "etc/systemd/system"))
 	for _, name := range otherAgents {
 		for _, unit := range enabled {
 			if unit == name+".service" {

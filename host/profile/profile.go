@@ -50,6 +50,9 @@ type Config struct {
 	Bus func(ctx context.Context) error
 	// StateDir is the host's state directory.
 	StateDir string
+	// Root is where the files of the machine lie that a briefing reads of package
+	// manager, repository and agents. Empty: where they always do.
+	Root string
 	// Watchdog is what the service manager expects. Zero: none.
 	Watchdog time.Duration
 	Now      func() time.Time

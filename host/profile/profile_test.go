@@ -3,6 +3,8 @@ package profile_test
 import (
 	"context"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -85,6 +87,92 @@ func TestALineFailsOrWarnsWhenWhatItChecksIsNotSo(t *testing.T) {
 				t.Errorf("the line is %+v", l)
 			}
 		})
+	}
+}
+
+// Shows: M26
+func TestABriefingSaysWhatTheRepositoryAnswersAndHowFarTheClockIsOff(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	const apt, dnf = "etc/apt/sources.list.d/mesh.sources", "etc/yum.repos.d/mesh.repo"
+	for _, c := range []struct {
+		name, file, text  string // URL stands for the repository
+		date              time.Time
+		repository, clock mesh.Outcome
+		says              []string
+	}{
+		{"apt", apt, "Types: deb\nURIs: URL/apt\nSuites: stable\n", now, mesh.OutcomePass, mesh.OutcomePass,
+			[]string{"/apt/dists/stable/InRelease answers", "within 5m0s"}},
+		{"dnf", dnf, "[mesh]\nbaseurl=URL/dnf/stable/\n", now, mesh.OutcomePass, mesh.OutcomePass,
+			[]string{"/dnf/stable/repodata/repomd.xml answers", "within 5m0s"}},
+		{"the clock is just in its bound", dnf, "baseurl = URL/dnf/stable\n", now.Add(5 * time.Minute), mesh.OutcomePass, mesh.OutcomePass,
+			[]string{"answers", "within 5m0s"}},
+		{"the clock is slow", dnf, "baseurl=URL/dnf/stable\n", now.Add(301 * time.Second), mesh.OutcomePass, mesh.OutcomeWarn,
+			[]string{"answers", "off by -5m1s"}},
+		{"the clock is fast", dnf, "baseurl=URL/dnf/stable\n", now.Add(-301 * time.Second), mesh.OutcomePass, mesh.OutcomeWarn,
+			[]string{"answers", "off by 5m1s"}},
+		{"there is no such suite", apt, "URIs: URL/apt\nSuites: gone\n", now, mesh.OutcomeWarn, mesh.OutcomePass,
+			[]string{"answers 404 Not Found", "within 5m0s"}},
+		{"nobody answers", dnf, "baseurl=http://127.0.0.1:1/dnf\n", now, mesh.OutcomeWarn, mesh.OutcomeWarn,
+			[]string{"does not answer", "not compared"}},
+		{"no suite is named", apt, "URIs: URL/apt\n", now, mesh.OutcomeWarn, mesh.OutcomeWarn,
+			[]string{"is not configured on this machine", "not compared"}},
+		{"no address is named", dnf, "[mesh]\nbaseurl=\n", now, mesh.OutcomeWarn, mesh.OutcomeWarn,
+			[]string{"is not configured on this machine", "not compared"}},
+		{"another repository", "etc/yum.repos.d/other.repo", "baseurl=URL/dnf/stable\n", now, mesh.OutcomeWarn, mesh.OutcomeWarn,
+			[]string{"is not configured on this machine", "not compared"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Date", c.date.Format(http.TimeFormat))
+				if !strings.Contains(r.URL.Path, "/stable/") {
+					w.WriteHeader(http.StatusNotFound)
+				}
+			}))
+			defer server.Close()
+			root := t.TempDir()
+			put(t, root, c.file, strings.ReplaceAll(c.text, "URL", server.URL))
+			briefed := collector(t, func(cfg *profile.Config) {
+				cfg.Root, cfg.Now = root, func() time.Time { return now }
+			})
+			for i, want := range []mesh.Line{{Check: "repository", Outcome: c.repository}, {Check: "clock", Outcome: c.clock}} {
+				if l := line(t, briefed, want.Check); l.Outcome != want.Outcome || !strings.Contains(l.Detail, c.says[i]) {
+					t.Errorf("the line is %+v, want %s with %q", l, want.Outcome, c.says[i])
+				}
+			}
+		})
+	}
+}
+
+// Shows: M26
+func TestABriefingWarnsOfOtherAgentsAndOfAnInterruptedTransaction(t *testing.T) {
+	root := t.TempDir()
+	briefed := collector(t, func(cfg *profile.Config) { cfg.Root = root })
+	for _, check := range []string{"other-agents", "package-transaction"} {
+		if l := line(t, briefed, check); l.Outcome != mesh.OutcomePass {
+			t.Errorf("on a machine with nothing of it the line is %+v", l)
+		}
+	}
+	put(t, root, "etc/systemd/system/multi-user.target.wants/puppet.service", "")
+	put(t, root, "etc/systemd/system/multi-user.target.wants/ssh.service", "")
+	put(t, root, "var/lib/dpkg/updates/0001", "")
+	if l := line(t, briefed, "other-agents"); l.Outcome != mesh.OutcomeWarn || !strings.HasPrefix(l.Detail, "puppet is enabled") {
+		t.Errorf("where puppet is enabled the line is %+v", l)
+	}
+	if l := line(t, briefed, "package-transaction"); l.Outcome != mesh.OutcomeWarn || !strings.Contains(l.Detail, "interrupted") {
+		t.Errorf("where dpkg was interrupted the line is %+v", l)
+	}
+	b, err := collector(t, func(cfg *profile.Config) { cfg.Root, cfg.Manager = root, profile.ManagerDnf }).Briefing(t.Context())
+	if err != nil || slices.ContainsFunc(b.Lines, func(l mesh.Line) bool { return l.Check == "package-transaction" }) {
+		t.Errorf("where dnf is at work dpkg is spoken of: %+v, %v", b.Lines, err)
+	}
+}
+
+// put writes a file below root.
+func put(t *testing.T, root, name, text string) {
+	t.Helper()
+	path := filepath.Join(root, name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+		t.Fatal(err)
 	}
 }
 

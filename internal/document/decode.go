@@ -1,9 +1,11 @@
 package document
 
 import (
+	"bytes"
 	"fmt"
 	"regexp"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 
@@ -361,24 +363,32 @@ func short(s string) string {
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
-var syntaxLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
-
-// syntaxPlace returns where the parser stopped; nil when it does not say.
-func syntaxPlace(err error) *yaml.Node {
-	m := syntaxLine.FindStringSubmatch(err.Error())
-	if m == nil || m[1] == "" {
-		return nil
+// syntax adds that data is no YAML, at the line with which it ceases to be: the
+// end of the shortest beginning that is refused in the same words. The parser
+// itself names the line where the list or mapping around it begins, or the one
+// above that.
+func (d *decoder) syntax(data []byte, err error) {
+	var ends []int
+	for line := range bytes.Lines(data) {
+		ends = append(ends, len(line))
+		if n := len(ends); n > 1 {
+			ends[n-1] += ends[n-2]
+		}
 	}
-	line, parseErr := strconv.Atoi(m[1])
-	if parseErr != nil {
-		return nil
-	}
-	return &yaml.Node{Line: line}
+	said := syntaxText(err)
+	before := sort.Search(len(ends), func(i int) bool {
+		in := yaml.NewDecoder(bytes.NewReader(data[:ends[i]]))
+		var n yaml.Node
+		err := in.Decode(&n)
+		if err == nil {
+			err = in.Decode(&n)
+		}
+		return err != nil && syntaxText(err) == said
+	})
+	d.add(&yaml.Node{Line: before + 1}, "", "not valid YAML: "+said)
 }
 
-func syntaxText(err error) string {
-	if m := syntaxLine.FindStringSubmatch(err.Error()); m != nil {
-		return m[2]
-	}
-	return err.Error()
-}
+var syntaxLine = regexp.MustCompile(`^yaml: (?:line \d+: )?`)
+
+// syntaxText is what the parser says, without the line.
+func syntaxText(err error) string { return syntaxLine.ReplaceAllString(err.Error(), "") }

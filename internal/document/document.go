@@ -216,13 +216,13 @@ func (d *decoder) document(data []byte) bool {
 		d.add(nil, "", "the document is empty")
 		return false
 	case err != nil:
-		d.add(syntaxPlace(err), "", "not valid YAML: "+syntaxText(err))
+		d.syntax(data, err)
 		return false
 	}
 	var more yaml.Node
 	if err := in.Decode(&more); !errors.Is(err, io.EOF) {
 		if err != nil {
-			d.add(syntaxPlace(err), "", "not valid YAML: "+syntaxText(err))
+			d.syntax(data, err)
 			return false
 		}
 		d.add(&more, "", "a second document begins here; write each declaration into a file of its own")

@@ -3,6 +3,7 @@ package document_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -60,7 +61,7 @@ resources:
 	if doc.Declaration != "web" || doc.Select != `labels.role == "web"` || len(doc.Resources) != 6 {
 		t.Fatalf("read %+v", doc)
 	}
-	if r := doc.Resources[0]; r.ID() != "package:nginx" || r.Package.Version != "1.22.1-9+deb12u1" || r.When != `os.family == "debian"` {
+	if r := doc.Resources[0]; r.ID() != "package:nginx" || r.Package.Version != "1.22.1-9+deb12u1" || r.When != `os.family == "debian"` || r.OnChange != nil {
 		t.Errorf("package became %+v", r)
 	}
 	if r := doc.Resources[1]; !r.Absent() {
@@ -127,11 +128,15 @@ func TestWhatADeclarationDoesNotNeedIsRefused(t *testing.T) {
 		{"no name", "resources: []\n", `needs the key "declaration"`},
 		{"no resources", "declaration: a\n", `needs the key "resources"`},
 		{"an anchor", "declaration: &a a\nresources: []\n", "anchors and aliases"},
+		{"an anchor at a key", "&k declaration: a\nresources: []\n", "a key is one word"},
+		{"a key that is a list", "[declaration]: a\nresources: []\n", "a key is one word"},
+		{"an anchor at a truth", "declaration: a\nresources:\n  - package: a\n    absent: &t true\n", "anchors and aliases"},
 		{"a bomb", "declaration: a\nresources:\n  - &a [x, x]\n  - &b [*a, *a]\n  - [*b, *b]\n", "anchors and aliases"},
 		{"a merge key", "declaration: a\nresources:\n  - <<: {file: /x}\n", `no key "<<"`},
 		{"a tag", "declaration: a\nresources:\n  - file: /x\n    content: !!binary aGVsbG8=\n", "tags (!)"},
 		{"no value", "declaration: a\nresources:\n  - file: /x\n    content:\n", "this has no value"},
 		{"content and source", "declaration: a\nresources:\n  - file: /x\n    content: a\n    source: b\n", "not both"},
+		{"a source where no files are", "declaration: a\nresources:\n  - file: /x\n    source: b\n", "no files can be read here"},
 		{"file and package", "declaration: a\nresources:\n  - file: /x\n    package: b\n", "not both"},
 		{"a file without content", "declaration: a\nresources:\n  - file: /x\n", "needs content or source"},
 		{"binary", "declaration: \xff\n", "not UTF-8"},
@@ -144,6 +149,89 @@ func TestWhatADeclarationDoesNotNeedIsRefused(t *testing.T) {
 				t.Errorf("findings are\n%s\nwant one with %q", got, tt.want)
 			}
 		})
+	}
+}
+
+func TestWhatIsNoYAMLIsToldAtTheLineThatIsWrong(t *testing.T) {
+	const before = "declaration: a\nresources:\n  - package: x\n"
+	for _, tt := range []struct {
+		name, text string
+		line       int
+	}{
+		{"the first line", "declaration: [\n", 1},
+		{"too little indented", before + "  - package: y\n   absent: true\n", 5},
+		{"at the depth of the list", before + "  - package: y\n  absent: true\n", 5},
+		{"a tab", before + "\t- package: y\n", 4},
+		{"two colons", before + "  - package: y: z\n  - package: z\n", 4},
+		{"a quote that does not end", before + "  - package: \"y\n  - package: z\n", 4},
+		{"a mark that begins nothing", before + "  - package: @y\n  - package: z\n", 4},
+		{"a bracket that ends nothing", before + "  - package: ]\n", 4},
+		{"a brace that does not end", before + "  - {package: y\n  - package: z\n", 4},
+		{"an alias of nothing", before + "  - package: *y\n  - package: z\n", 4},
+		{"an unknown escape", before + "  - package: \"\\q\"\n", 4},
+		{"a key without a value", "declaration: a\nselect\nresources: []\n", 2},
+		{"a brace at the end", before + "}", 4},
+		{"in a second document", before + "---\na: b\nc: ]\n", 6},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := findings(t, tt.text); !strings.HasPrefix(got, fmt.Sprintf("web.yaml:%d: not valid YAML: ", tt.line)) {
+				t.Errorf("findings are %s, want one at line %d", got, tt.line)
+			}
+		})
+	}
+}
+
+func TestOneFaultIsOneFinding(t *testing.T) {
+	for _, text := range []string{
+		"- a\n",
+		"declaration: a\nselect:\nresources: []\n",
+		"declaration: a\nselect: [b]\nresources: []\n",
+		"declaration: a\nresources: [b]\n",
+		"declaration: a\nresources:\n  - package: a\n    absent: [b]\n",
+		"declaration: a\nresources:\n  - package: a\n    on_change: [b]\n",
+		"declaration: a\nresources:\n  - package: a\n    on_change: {restart: b}\n",
+		"declaration: a\nresources:\n  - file: /x\n    source:\n",
+	} {
+		if got := findings(t, text); strings.Contains(got, "\n") {
+			t.Errorf("%q gives\n%s", text, got)
+		}
+	}
+}
+
+func TestAMisspeltKeyIsToldWhichOneIsMeant(t *testing.T) {
+	for _, tt := range []struct{ key, meant string }{
+		{"selec", "select"},        // the last letter is missing
+		{"elect", "select"},        // the first
+		{"seect", "select"},        // one in the middle
+		{"selects", "select"},      // one too many at the end
+		{"sselect", "select"},      // at the beginning
+		{"selelct", "select"},      // in the middle
+		{"sylect", "select"},       // another one
+		{"selecd", "select"},       // the last
+		{"seletc", "select"},       // two swapped, at the end
+		{"eslect", "select"},       // at the beginning
+		{"slelect", "select"},      // one too many that looks like a swap
+		{"RESOURCES", "resources"}, // capitals
+		{"sele", ""},               // two are missing
+		{"selectxy", ""},           // two too many
+		{"salekt", ""},             // two others
+		{"slecet", ""},             // two changes
+		{"seltce", ""},             // a swap, and one more
+		{"s", ""},                  // hardly anything
+	} {
+		t.Run(tt.key, func(t *testing.T) {
+			want := "there are declaration, resources, select"
+			if tt.meant != "" {
+				want = fmt.Sprintf("did you mean %q?", tt.meant)
+			}
+			if got := findings(t, tt.key+": x\ndeclaration: a\nresources: []\n"); !strings.Contains(got, fmt.Sprintf("has no key %q; %s", tt.key, want)) {
+				t.Errorf("findings are %s, want one with %q", got, want)
+			}
+		})
+	}
+	const dashed = "declaration: a\nresources:\n  - package: a\n    On-Change: {}\n"
+	if got := findings(t, dashed); !strings.Contains(got, `has no key "On-Change"; did you mean "on_change"?`) {
+		t.Errorf("findings are %s", got)
 	}
 }
 

@@ -47,7 +47,7 @@ func LoadOrCreate(k Kept) (ssh.Signer, error) {
 		return nil, fmt.Errorf("the key %s is damaged; %s: %w", path, k.Lost, err)
 	}
 	if kind := signer.PublicKey().Type(); kind != ssh.KeyAlgoED25519 {
-		return nil, fmt.Errorf("the key %s is of type %s and has to be of type %s", path, kind, ssh.KeyAlgoED25519)
+		return nil, fmt.Errorf("the key %s is of type %s and has to be of type %s; %s", path, kind, ssh.KeyAlgoED25519, k.Lost)
 	}
 	return signer, nil
 }

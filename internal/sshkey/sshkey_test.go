@@ -1,11 +1,17 @@
 package sshkey_test
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"encoding/pem"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+
+	"golang.org/x/crypto/ssh"
 
 	"github.com/meshctl/mesh/internal/sshkey"
 )
@@ -59,6 +65,18 @@ func TestTwoStartsAtOnceUseOneKey(t *testing.T) {
 	}
 }
 
+func otherType(path string) error {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	block, err := ssh.MarshalPrivateKey(private, "")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, pem.EncodeToMemory(block), 0o600)
+}
+
 func TestAKeyThatCannotBeUsedIsNeverReplacedAndSaysWhatToDo(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(path string) error
@@ -67,6 +85,7 @@ func TestAKeyThatCannotBeUsedIsNeverReplacedAndSaysWhatToDo(t *testing.T) {
 		"empty":            {func(path string) error { return os.Truncate(path, 0) }, "restore it"},
 		"damaged":          {func(path string) error { return os.Truncate(path, 100) }, "restore it"},
 		"too long":         {func(path string) error { return os.Truncate(path, 1<<20) }, "restore it"},
+		"of another type":  {otherType, "restore it"},
 		"open to everyone": {func(path string) error { return os.Chmod(path, 0o644) }, "chmod it to 0600"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -157,5 +157,10 @@ func (f found) unknown() []string {
 			wrong = append(wrong, fmt.Sprintf("rowsNotRun has %q, which is no case or has no reason", n))
 		}
 	}
+	for _, n := range slices.Sorted(maps.Keys(holds)) {
+		if !known[n] {
+			wrong = append(wrong, fmt.Sprintf("holds has %q, which is no case", n))
+		}
+	}
 	return wrong
 }
