@@ -142,7 +142,8 @@ type Config struct {
 	Dial func(Settings, *Host) Link
 	// Upgrader of this host. Nil: it is not upgraded by declaration.
 	Upgrader Upgrader
-	// Settle waits for what an earlier life of this daemon left running.
+	// Settle waits for what an earlier life of this daemon left running. The error
+	// means that it could not be learned whether there is anything.
 	Settle func(ctx context.Context) error
 	// Notify reports to the service manager.
 	Notify  Notifier
@@ -261,7 +262,10 @@ func (h *Host) reconcileLoop(ctx context.Context) error {
 	beat := h.cfg.Beats.Loop("reconcile")
 	h.setWorking("waiting for what an earlier life of this host left running")
 	if err := h.cfg.Settle(ctx); err != nil {
-		return fmt.Errorf("wait for an earlier package transaction: %w", err)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		h.cfg.Log.WarnContext(ctx, "whether a package transaction of an earlier life still runs could not be learned; it is looked for again before the next one", "error", err)
 	}
 	h.setWorking("")
 	drift := time.NewTimer(h.driftInterval())

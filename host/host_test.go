@@ -527,3 +527,17 @@ func TestARecoveryCopyThatComesInTheMiddleOfAPassIsNotOverwrittenByIt(t *testing
 		}
 	})
 }
+
+func TestAHostThatCannotLearnWhatItsEarlierLifeLeftAppliesWhatItCan(t *testing.T) {
+	in(t, enrolled, func(b *bench) {
+		b.cfg.Settle = func(context.Context) error { return errors.New("the service manager does not answer") }
+		b.start()
+		b.declare(1)
+		if s := b.status(); s.Applied != 1 || !strings.Contains(b.log.String(), "the service manager does not answer") {
+			t.Errorf("the status is %+v, and the log %s", s, b.log)
+		}
+		if err := b.stop(); err != nil {
+			t.Errorf("the daemon ended with %v", err)
+		}
+	})
+}

@@ -120,13 +120,20 @@ func (c *Client) connection(ctx context.Context) (*link, error) {
 // reconnectPause is how long a read waits before it tries a lost bus again.
 const reconnectPause = 200 * time.Millisecond
 
+// answerLimit is how long an answer of the service manager is waited for. It is
+// long for one that is loaded or started anew, and short for one that hangs.
+const answerLimit = 2 * time.Minute
+
 // read asks a question that may be asked again. It reconnects and repeats for
-// as long as the bus is lost, until ctx ends; then the error wraps ErrUnknown.
-func (c *Client) read(ctx context.Context, ask func(*link) error) error {
+// as long as the bus is lost, until ctx ends or answerLimit has passed; then the
+// error wraps ErrUnknown.
+func (c *Client) read(ctx context.Context, ask func(context.Context, *link) error) error {
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
 	for {
 		l, err := c.connection(ctx)
 		if err == nil {
-			if err = ask(l); err == nil {
+			if err = ask(ctx, l); err == nil {
 				return nil
 			}
 			if !lost(l, err) {

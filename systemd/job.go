@@ -55,7 +55,7 @@ func (c *Client) Reload(ctx context.Context, unit string) (UnitState, error) {
 // ResetFailed forgets a unit's failed state, its restart counter and its start
 // limit. A unit that is not loaded is not an error.
 func (c *Client) ResetFailed(ctx context.Context, unit string) error {
-	err := c.read(ctx, func(l *link) error { return l.ResetFailedUnitContext(ctx, unit) })
+	err := c.read(ctx, func(ctx context.Context, l *link) error { return l.ResetFailedUnitContext(ctx, unit) })
 	if err != nil && errorName(err) != errNoSuchUnit {
 		return fmt.Errorf("reset failed state of %s: %w", unit, err)
 	}
@@ -65,7 +65,7 @@ func (c *Client) ResetFailed(ctx context.Context, unit string) error {
 // DaemonReload makes the service manager read all unit files again. It may be
 // repeated, so a lost bus is tried again until ctx ends.
 func (c *Client) DaemonReload(ctx context.Context) error {
-	if err := c.read(ctx, func(l *link) error { return l.ReloadContext(ctx) }); err != nil {
+	if err := c.read(ctx, func(ctx context.Context, l *link) error { return l.ReloadContext(ctx) }); err != nil {
 		return fmt.Errorf("reload unit files: %w", err)
 	}
 	return nil
@@ -92,15 +92,17 @@ func (c *Client) job(ctx context.Context, verb, unit string) (UnitState, error) 
 		defer hold(ctx, unit)()
 	}
 	ended := make(chan string, 1)
+	asking, enough := context.WithTimeout(ctx, answerLimit)
+	defer enough()
 	switch verb {
 	case "start":
-		_, err = l.StartUnitContext(ctx, unit, "replace", ended)
+		_, err = l.StartUnitContext(asking, unit, "replace", ended)
 	case "restart":
-		_, err = l.RestartUnitContext(ctx, unit, "replace", ended)
+		_, err = l.RestartUnitContext(asking, unit, "replace", ended)
 	case "stop":
-		_, err = l.StopUnitContext(ctx, unit, "replace", ended)
+		_, err = l.StopUnitContext(asking, unit, "replace", ended)
 	case "reload":
-		_, err = l.ReloadUnitContext(ctx, unit, "replace", ended)
+		_, err = l.ReloadUnitContext(asking, unit, "replace", ended)
 	}
 	if verb == "stop" && errorName(err) == errNoSuchUnit {
 		return before, nil // what is not loaded does not run

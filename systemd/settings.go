@@ -28,7 +28,7 @@ var carriedSettings = []string{
 // that has to meet what the service's own processes meet.
 func (c *Client) Settings(ctx context.Context, unit string) (Settings, error) {
 	var props map[string]any
-	err := c.read(ctx, func(l *link) (err error) {
+	err := c.read(ctx, func(ctx context.Context, l *link) (err error) {
 		props, err = l.GetAllPropertiesContext(ctx, unit)
 		return err
 	})

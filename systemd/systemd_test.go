@@ -1,6 +1,7 @@
 package systemd
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"net"
@@ -8,8 +9,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	sd "github.com/coreos/go-systemd/v22/dbus"
 	"github.com/godbus/dbus/v5"
 )
 
@@ -227,4 +230,15 @@ func TestAOneshotWhoseConditionsWereNotMetIsToldFromOneThatRanAndFromOneThatIsFo
 			t.Errorf("%s: the restart is judged as %v", c.name, err)
 		}
 	}
+}
+
+// Shows: M4
+func TestAServiceManagerThatDoesNotAnswerIsUnknownAfterAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &Client{dial: func(context.Context) (*sd.Conn, error) { return nil, errors.New("nobody is there") }}
+		began := time.Now()
+		if _, err := c.Unit(t.Context(), "a.service"); !errors.Is(err, ErrUnknown) || time.Since(began) > answerLimit {
+			t.Errorf("after %s the answer is %v", time.Since(began), err)
+		}
+	})
 }

@@ -221,7 +221,9 @@ func (c *Client) StartTransient(ctx context.Context, spec TransientSpec) error {
 			return fmt.Errorf("make output file: %w", err)
 		}
 	}
-	_, err = l.StartTransientUnitContext(ctx, spec.Unit, "fail", spec.properties(), nil)
+	asking, enough := context.WithTimeout(ctx, answerLimit)
+	defer enough()
+	_, err = l.StartTransientUnitContext(asking, spec.Unit, "fail", spec.properties(), nil)
 	switch {
 	case err == nil:
 		return nil
@@ -295,7 +297,7 @@ func adoption(s UnitState) (Adoption, Result) {
 
 // Wait waits for the end of a transient unit and returns its result. It survives
 // a lost bus and a re-executed service manager by reading the unit again. When
-// the unit is gone, or ctx ends first, the error wraps [ErrUnknown]: the command
+// the unit is gone, nobody answers for long, or ctx ends first, the error wraps [ErrUnknown]: the command
 // may still run, and Wait may be called again.
 func (c *Client) Wait(ctx context.Context, unit string) (Result, error) {
 	for wait := 20 * time.Millisecond; ; wait = min(wait*3/2, 500*time.Millisecond) {

@@ -76,7 +76,7 @@ func (s UnitState) Exists() bool { return s.LoadState != "" && s.LoadState != Lo
 // error that wraps [ErrUnknown] says that no answer came before ctx ended.
 func (c *Client) Unit(ctx context.Context, name string) (UnitState, error) {
 	var props map[string]any
-	err := c.read(ctx, func(l *link) (err error) {
+	err := c.read(ctx, func(ctx context.Context, l *link) (err error) {
 		props, err = l.GetAllPropertiesContext(ctx, name)
 		return err
 	})
@@ -89,7 +89,7 @@ func (c *Client) Unit(ctx context.Context, name string) (UnitState, error) {
 // ActiveServices lists the services that run, in the order of their names.
 func (c *Client) ActiveServices(ctx context.Context) ([]string, error) {
 	var names []string
-	err := c.read(ctx, func(l *link) error {
+	err := c.read(ctx, func(ctx context.Context, l *link) error {
 		units, err := l.ListUnitsByPatternsContext(ctx, []string{ActiveActive}, []string{"*.service"})
 		names = nil
 		for _, u := range units {

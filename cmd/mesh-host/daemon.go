@@ -305,6 +305,10 @@ func (i *identity) replace() error {
 	return nil
 }
 
+// busLimit is how long the service manager may take to answer that it does. What
+// is said of this machine waits for it, the hello of the link too.
+const busLimit = 10 * time.Second
+
 // assemble puts the host together.
 func assemble(ctx context.Context, p parts) (*host.Host, error) {
 	log := p.log
@@ -324,6 +328,8 @@ func assemble(ctx context.Context, p parts) (*host.Host, error) {
 		Manager:  p.managerName,
 		Packages: packagesOf(p.looker),
 		Bus: func(ctx context.Context) error {
+			ctx, enough := context.WithTimeout(ctx, busLimit)
+			defer enough()
 			_, err := p.client.Unit(ctx, systemd.HostUnit)
 			return err
 		},

@@ -231,7 +231,7 @@ func (p *provider) Remove(_ context.Context, o mesh.Owned) error {
 		if err != nil {
 			return err
 		}
-		if have != wrote.Was && (wrote.Announced == nil || have != *wrote.Announced) {
+		if have != wrote.Was && !slices.Contains(wrote.Announced, have) {
 			return resource.Conflict(mesh.ReasonModified, nil, "somebody changed it")
 		}
 	}
@@ -259,8 +259,8 @@ func (p *provider) CheckRemoved(_ context.Context, o mesh.Owned) (resource.Diff,
 // wrote is what was verified, and what was announced since.
 type wrote struct {
 	undo
-	Verified  bool    `json:"verified"`
-	Announced *string `json:"announced,omitempty"`
+	Verified  bool     `json:"verified"`
+	Announced []string `json:"announced,omitempty"`
 }
 
 func readWrote(o mesh.Owned) (wrote, error) {
@@ -282,11 +282,12 @@ func (p announcing) Announce(_ context.Context, want mesh.Resource, o mesh.Owned
 	}
 	have, there := p.m.things[want.ID()]
 	out := resource.Announcement{Owned: o}
-	if w.Verified && (there != w.There || have != w.Was) && (w.Announced == nil || have != *w.Announced) {
+	if w.Verified && (there != w.There || have != w.Was) && !slices.Contains(w.Announced, have) {
 		out.Edited = "it had been changed"
 	}
 	value, _ := wanted(want)
-	w.Announced = &value
+	// Of what was announced before, what stands there is still ours.
+	w.Announced = append(slices.DeleteFunc(w.Announced, func(a string) bool { return a != have }), value)
 	out.Owned.Wrote, err = json.Marshal(w)
 	return out, err
 }

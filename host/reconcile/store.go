@@ -17,7 +17,7 @@ type Store interface {
 	// Owned returns what is held about one resource, whole. It must be held.
 	Owned(ctx context.Context, id mesh.ResourceID) (mesh.Owned, error)
 	// BeginPass numbers a pass, sets the entries of begin to pending, and drops
-	// the ledger entries of drop.
+	// the ledger entries of drop. Of one that is owned, Entry.Writing outlives that.
 	BeginPass(ctx context.Context, begin []mesh.Result, drop []mesh.ResourceID) (pass uint64, err error)
 	// Intend says that the resources are pending and about to be written, stores what is
 	// needed to undo that, and puts the events among the messages to be
@@ -41,7 +41,8 @@ type State struct {
 	Units []UnitAction
 }
 
-// Entry is one resource in the ledger.
+// Entry is one resource in the ledger. Its status is empty when it is not declared
+// and only Writing is known of it.
 type Entry struct {
 	mesh.Result
 	// Writing: a pass said that it was about to write the resource, and what

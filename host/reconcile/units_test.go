@@ -253,3 +253,23 @@ func TestWhatAUnitHasToBeToldIsNotForgottenWhileItsFileIsKept(t *testing.T) {
 	w.declare(a)
 	w.did("restart web.service")
 }
+
+func TestAWriteThatWasCutOffIsNotForgottenWhileItsFileIsKept(t *testing.T) {
+	w := newWorld(t)
+	a := restarting(file("/a", "1"), "web.service")
+	w.files.during = func(mesh.ResourceID) { w.files.behaves["file:/a"] = resultUnknown }
+	w.declare(a)
+	w.want("file:/a", mesh.StatusUnknown, mesh.ReasonIO)
+	w.files.during = nil
+	clear(w.files.behaves)
+	for range 2 {
+		w.declare() // not declared, and not released either
+		w.want("file:/a", "", "")
+	}
+	w.declare(a)
+	w.want("file:/a", mesh.StatusChanged, "")
+	w.did("restart web.service")
+	w.declare()
+	w.declare(a)
+	w.want("file:/a", mesh.StatusOK, "")
+}

@@ -131,7 +131,13 @@ func (s *Store) BeginPass(ctx context.Context, begin []mesh.Result, drop []mesh.
 			return err
 		}
 		for _, id := range drop {
-			if _, err := tx.ExecContext(ctx, "DELETE FROM ledger WHERE resource = ?", id); err != nil {
+			// That a write of what is owned was cut off must be known when it is declared
+			// again; nothing else of it is left.
+			if _, err := tx.ExecContext(ctx, `UPDATE ledger SET status = '', reason = '', detail = '', output = '', want = '', before = '', before_want = ''
+				WHERE resource = ? AND writing AND resource IN (SELECT resource FROM owned)`, id); err != nil {
+				return err
+			}
+			if _, err := tx.ExecContext(ctx, "DELETE FROM ledger WHERE resource = ? AND status <> ''", id); err != nil {
 				return err
 			}
 		}

@@ -323,10 +323,14 @@ func metaJSON(ctx context.Context, tx *sql.Tx, key string, into any) error {
 	return json.Unmarshal([]byte(value), into)
 }
 
+// results leaves out what is not declared, and of which only a write that was
+// cut off is remembered.
 func results(entries []reconcile.Entry) []mesh.Result {
-	out := make([]mesh.Result, len(entries))
-	for i, e := range entries {
-		out[i] = e.Result
+	out := make([]mesh.Result, 0, len(entries))
+	for _, e := range entries {
+		if e.Status != "" {
+			out = append(out, e.Result)
+		}
 	}
 	return out
 }

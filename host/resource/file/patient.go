@@ -36,8 +36,9 @@ type Patient struct {
 	// inner is used by one call at a time, and never after a call was left.
 	inner    *Provider
 	patience time.Duration
-	// beat is called again and again while a call is waited for.
+	// beat is called again and again while a call is waited for, at each turn.
 	beat func()
+	turn *time.Ticker
 	// left are the calls that have not come back.
 	left []leftCall
 	// mounts are where file systems are mounted. Nil: to be read.
@@ -65,7 +66,7 @@ var (
 
 // NewPatient makes a Patient of a provider that nobody else uses.
 func NewPatient(p *Provider, patience time.Duration, beat func()) *Patient {
-	return &Patient{inner: p, patience: patience, beat: beat}
+	return &Patient{inner: p, patience: patience, beat: beat, turn: time.NewTicker(min(patientTurn, patience/lessPatience))}
 }
 
 // Kind returns mesh.KindFile.
@@ -106,6 +107,10 @@ func (p *Patient) Apply(ctx context.Context, want mesh.Resource, d resource.Diff
 
 // Wrote implements resource.Provider.
 func (p *Patient) Wrote(ctx context.Context, want mesh.Resource) ([]byte, error) {
+	if p.inner.lastPath == want.Name {
+		// It was looked at just now, and the kernel is not asked.
+		return p.inner.Wrote(ctx, want)
+	}
 	return ask(ctx, p, want.ID(), func(ctx context.Context, inner *Provider) ([]byte, error) { return inner.Wrote(ctx, want) })
 }
 
@@ -157,8 +162,6 @@ func ask[T any](ctx context.Context, p *Patient, id mesh.ResourceID, work func(c
 	if len(p.left) > 0 {
 		patience /= lessPatience
 	}
-	turn := time.NewTicker(min(patientTurn, patience))
-	defer turn.Stop()
 	ending := ctx.Done()
 	var enough <-chan time.Time
 	turns, moved := inner.turns.Load(), time.Now()
@@ -172,7 +175,7 @@ func ask[T any](ctx context.Context, p *Patient, id mesh.ResourceID, work func(c
 		case <-enough:
 			p.leave(id, back)
 			return none, ctx.Err()
-		case <-turn.C:
+		case <-p.turn.C:
 			p.beat()
 			if now := inner.turns.Load(); now != turns {
 				turns, moved = now, time.Now()
