@@ -16,26 +16,38 @@ const memoryEvery = time.Minute
 func giveMemoryBack(ctx context.Context) error {
 	ticker := time.NewTicker(memoryEvery)
 	defer ticker.Stop()
-	kept := uint64(0)
+	var m memory
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
-			kept = giveBack(kept)
+			m.giveBack()
 		}
 	}
 }
 
-// giveBack does it when the heap is a fifth larger than what was kept the last
-// time, and returns what is kept from now on. It costs a collection, which the
-// runtime makes every two minutes in any case.
-func giveBack(kept uint64) uint64 {
-	if heapHeld() <= kept+kept/5 {
-		return kept
+// memory remembers what was given back.
+type memory struct {
+	// kept is what the heap had after the last time, in bytes.
+	kept uint64
+	// again: the last look found that it had grown, so it may have been in the
+	// middle of a burst.
+	again bool
+}
+
+// giveBack does it when the heap is a tenth larger than what was kept, and once
+// more at the next look. It returns whether it did. It costs a collection, which
+// the runtime makes every two minutes in any case.
+func (m *memory) giveBack() bool {
+	grown := heapHeld() > m.kept+m.kept/10
+	if !grown && !m.again {
+		return false
 	}
+	m.again = grown
 	debug.FreeOSMemory()
-	return heapHeld()
+	m.kept = heapHeld()
+	return true
 }
 
 // heapHeld is what the heap has of the system, in bytes.

@@ -6,20 +6,24 @@ import (
 )
 
 func TestWhatABurstTookIsGivenBackAndRestIsLeftAlone(t *testing.T) {
-	kept := giveBack(0)
+	var m memory
+	m.giveBack()
+	m.giveBack()
+	before := m.kept
 	burst := make([][]byte, 256)
 	for i := range burst {
 		burst[i] = make([]byte, 1<<20)
 	}
-	high := heapHeld()
+	if !m.giveBack() || m.kept < before+200<<20 {
+		t.Errorf("in the middle of a burst %d bytes are kept, %d before it", m.kept, before)
+	}
 	runtime.KeepAlive(burst)
 
-	after := giveBack(kept)
-
-	if now := heapHeld(); high < kept+200<<20 || now > kept+20<<20 {
-		t.Errorf("a burst took the heap from %d bytes to %d, and it was left at %d", kept, high, now)
+	if !m.giveBack() || m.kept > before+20<<20 {
+		t.Errorf("after a burst %d bytes are kept, %d before it", m.kept, before)
 	}
-	if again := giveBack(after); again != after {
-		t.Errorf("a heap that has not grown was given back from: %d bytes, then %d", after, again)
+
+	if m.giveBack() {
+		t.Errorf("a heap that has not grown is gone through again: it has %d bytes, %d were kept", heapHeld(), m.kept)
 	}
 }

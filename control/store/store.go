@@ -50,6 +50,8 @@ func Open(ctx context.Context, file string) (*Store, error) {
 	}
 	db.SetMaxOpenConns(readers + 1)
 	db.SetMaxIdleConns(readers + 1)
+	// Each holds pages of the file in memory.
+	db.SetConnMaxIdleTime(time.Minute)
 	w, err := newWriter(ctx, db)
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
