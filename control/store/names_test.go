@@ -85,6 +85,17 @@ func TestManyNewNamesAskForASweepAtOnce(t *testing.T) {
 	default:
 		t.Error("no sweep is asked for")
 	}
+	if err := s.RecordAudit(t.Context(), control.AuditEntry{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.RecordAudit(t.Context(), control.AuditEntry{}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-s.Crowded():
+		t.Error("a sweep that did not happen is asked for with every write")
+	default:
+	}
 	if _, err := s.ForgetNames(t.Context(), 10); err != nil {
 		t.Fatal(err)
 	}

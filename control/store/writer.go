@@ -175,6 +175,8 @@ func (w *writer) group(first *job) {
 		close(j.done)
 	}
 	if w.made >= crowdedAfter {
+		// A sweep that fails is not asked for again with every write.
+		w.made = namesWorth
 		select {
 		case w.crowded <- struct{}{}:
 		default:
