@@ -37,7 +37,7 @@ func (l *nodeLink) handle(ctx context.Context, storeID string, f mesh.Frame) err
 			l.parked.frames, l.parked.bytes = l.parked.frames[1:], l.parked.bytes-parkedSize(first)
 			if len(l.parked.frames) == 0 {
 				l.parked.frames = nil
-				l.server.cfg.Log.Info("what a node said is stored again", "node", l.node)
+				l.log().Info("what a node said is stored again")
 			}
 		}
 	}
@@ -53,7 +53,7 @@ func (l *nodeLink) handle(ctx context.Context, storeID string, f mesh.Frame) err
 		return blocked
 	}
 	if len(l.parked.frames) == 0 {
-		l.server.cfg.Log.Error("what a node says cannot be stored; it waits, and the link stays", "node", l.node, "type", f.Type, "seq", f.Seq, "error", blocked)
+		l.log().Error("what a node says cannot be stored; it waits, and the link stays", "type", f.Type, "seq", f.Seq, "error", blocked)
 	}
 	l.parked.frames, l.parked.bytes = append(l.parked.frames, f), l.parked.bytes+parkedSize(f)
 	return nil
