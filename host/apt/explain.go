@@ -2,7 +2,6 @@ package apt
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -88,11 +87,13 @@ func parsePolicy(output string) map[string]policy {
 func (m *Manager) policies(ctx context.Context, names []string) (map[string]policy, error) {
 	argv := append(append([]string{aptCache}, m.c.Options...), "policy", "--")
 	r, err := m.c.Reader.Read(ctx, append(argv, names...), m.environment())
-	if err == nil && r.ExitStatus != 0 {
-		err = fmt.Errorf("apt-cache policy ended with %d", r.ExitStatus)
-	}
-	if err != nil {
-		return nil, err
+	switch {
+	case err != nil:
+		return nil, resource.Unknown(mesh.ReasonToolUnknown, err, "what the pins of this machine allow could not be read; nothing was done")
+	case r.ExitStatus != 0:
+		// As a rule it is the configuration, which apt-get could not read either.
+		return nil, resource.Failed(mesh.ReasonTool, nil, "apt-cache policy, which knows what the pins of this machine allow, ended with %d; nothing was done", r.ExitStatus).
+			WithOutput(pkg.LastLines(r.Stderr, reportLines))
 	}
 	return parsePolicy(r.Stdout), nil
 }
@@ -111,7 +112,7 @@ func (m *Manager) pinned(ctx context.Context, t pkg.Transaction) error {
 	}
 	all, err := m.policies(ctx, names)
 	if err != nil {
-		return resource.Unknown(mesh.ReasonToolUnknown, err, "what the pins of this machine allow could not be read; nothing was done")
+		return err
 	}
 	for _, x := range t.Install {
 		p, known := all[x.Name]

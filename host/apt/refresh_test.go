@@ -68,24 +68,36 @@ func many(n int) string {
 	return b.String()
 }
 
-// unasked is a pkg.Reader for which apt-cache does not work.
-type unasked struct{}
+// unasked is a pkg.Reader for which apt-cache ends in this way.
+type unasked struct {
+	reading pkg.Reading
+	err     error
+}
 
-func (unasked) Read(_ context.Context, argv, _ []string) (pkg.Reading, error) {
+func (u unasked) Read(_ context.Context, argv, _ []string) (pkg.Reading, error) {
 	if strings.HasSuffix(argv[0], "apt-cache") {
-		return pkg.Reading{ExitStatus: 100}, nil
+		return u.reading, u.err
 	}
 	return pkg.Reading{Stdout: "Inst fx [1] (2 x:1 [amd64])\n"}, nil
 }
 
 func TestAVersionIsNotPlannedWhereThePinsCannotBeRead(t *testing.T) {
-	m := apt.New(apt.Config{Reader: unasked{}})
+	for _, c := range []struct {
+		how    unasked
+		status mesh.Status
+		output string
+	}{
+		{unasked{reading: pkg.Reading{ExitStatus: 100, Stderr: "E: Malformed entry 1 in list file junk.list\n"}}, mesh.StatusFailed, "junk.list"},
+		{unasked{err: errors.New("no process could be started")}, mesh.StatusUnknown, ""},
+	} {
+		m := apt.New(apt.Config{Reader: c.how})
 
-	_, err := m.Simulate(t.Context(), pkg.Transaction{Install: []pkg.Target{{Name: "fx", Version: "2"}}})
+		_, err := m.Simulate(t.Context(), pkg.Transaction{Install: []pkg.Target{{Name: "fx", Version: "2"}}})
 
-	var e *resource.Error
-	if !errors.As(err, &e) || e.Status != mesh.StatusUnknown {
-		t.Errorf("the plan is made, or refused with %v; want unknown", err)
+		var e *resource.Error
+		if !errors.As(err, &e) || e.Status != c.status || !strings.Contains(e.Output, c.output) {
+			t.Errorf("with %+v the plan is made, or refused with %+v; want %s and %q", c.how, err, c.status, c.output)
+		}
 	}
 }
 
