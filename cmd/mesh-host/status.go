@@ -78,10 +78,19 @@ func showText(out io.Writer, s host.Status) error {
 		w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 		fmt.Fprintln(w, "STATUS\tRESOURCE\tREASON\tDETAIL")
 		for _, r := range s.Results {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", r.Status, r.Resource, dash(string(r.Reason)), firstLine(r))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", r.Status, cli.Clean(string(r.Resource)), dash(string(r.Reason)), cli.Clean(r.Detail))
 		}
 		if err := w.Flush(); err != nil {
 			return err
+		}
+	}
+	for _, r := range s.Results {
+		if r.Output == "" || r.Status.Good() {
+			continue
+		}
+		fmt.Fprintf(&b, "\nthe last output of the tool for %s:\n", cli.Clean(string(r.Resource)))
+		for line := range strings.SplitSeq(cli.CleanLines(r.Output), "\n") {
+			fmt.Fprintf(&b, "  | %s\n", line)
 		}
 	}
 	for _, id := range s.Kept {
@@ -97,11 +106,6 @@ func wayBack(u mesh.HostUpgrade) string {
 		return "yes, to version " + u.Confirmed
 	}
 	return "no: " + u.Why
-}
-
-func firstLine(r mesh.Result) string {
-	line, _, _ := strings.Cut(r.Detail, "\n")
-	return line
 }
 
 func dash(s string) string {

@@ -54,7 +54,7 @@ release in the configuration it is followed by -1 in both formats.`,
 			if err != nil {
 				return fmt.Errorf("look at what was built: %w", err)
 			}
-			fmt.Fprintf(d.stdout, "%s: built, %s\n", clean(f), size(st.Size()))
+			fmt.Fprintf(d.stdout, "%s: built, %s\n", cli.Clean(f), size(st.Size()))
 		}
 		if !publish {
 			return nil

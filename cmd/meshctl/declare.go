@@ -213,7 +213,7 @@ func (d deps) lookedInVain(ctx context.Context, o declareOptions, err error, las
 	if ctx.Err() != nil {
 		fmt.Fprintln(d.stderr, "no longer looking; the declaration is written and the nodes go on by themselves: see `meshctl nodes`")
 	} else {
-		fmt.Fprintf(d.stderr, "the declaration is written, but how far the nodes are could not be read: %s; see `meshctl nodes`\n", cleanLines(err.Error()))
+		fmt.Fprintf(d.stderr, "the declaration is written, but how far the nodes are could not be read: %s; see `meshctl nodes`\n", cli.CleanLines(err.Error()))
 	}
 	if !o.failOnFailed {
 		return nil
@@ -268,7 +268,7 @@ func sameCounts(a, b control.Progress) bool {
 func (d deps) printCounts(seen []control.Progress) {
 	for _, p := range seen {
 		if len(seen) > 1 {
-			fmt.Fprintf(d.stdout, "%s: ", clean(p.Declaration))
+			fmt.Fprintf(d.stdout, "%s: ", cli.Clean(p.Declaration))
 		}
 		outstanding := fmt.Sprintf("outstanding %d", p.Outstanding)
 		if p.Undelivered > 0 {
@@ -289,7 +289,7 @@ func (d deps) printFailures(seen []control.Progress) {
 		width = max(width, len(f.Node))
 	}
 	for _, f := range failures {
-		fmt.Fprintf(d.stdout, "%-8s %-*s   %s: %s\n", clean(string(f.Status)), width, clean(f.Node), clean(string(f.Resource)), clean(why(f)))
+		fmt.Fprintf(d.stdout, "%-8s %-*s   %s: %s\n", cli.Clean(string(f.Status)), width, cli.Clean(f.Node), cli.Clean(string(f.Resource)), cli.Clean(why(f)))
 	}
 }
 

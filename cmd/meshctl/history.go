@@ -104,7 +104,7 @@ func printComparison(w io.Writer, c control.Comparison) error {
 		b.WriteString(line + "\n")
 	}
 	for _, id := range c.Hidden {
-		fmt.Fprintf(&b, "! %s: its content differs and is sensitive, so it is not shown\n", clean(string(id)))
+		fmt.Fprintf(&b, "! %s: its content differs and is sensitive, so it is not shown\n", cli.Clean(string(id)))
 	}
 	if len(changes) == 0 && len(c.Hidden) == 0 {
 		b.WriteString("they are the same\n")
@@ -114,7 +114,7 @@ func printComparison(w io.Writer, c control.Comparison) error {
 }
 
 func revisionText(v control.DeclarationView) string {
-	text := fmt.Sprintf("%s revision %d, written %s by %s", clean(v.Name), v.Revision, stamp(v.Written), clean(v.By))
+	text := fmt.Sprintf("%s revision %d, written %s by %s", cli.Clean(v.Name), v.Revision, stamp(v.Written), cli.Clean(v.By))
 	if v.Removed {
 		text += " (removed)"
 	}
@@ -127,7 +127,7 @@ func lines(text string) []string {
 	}
 	all := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	for i := range all {
-		all[i] = clean(all[i])
+		all[i] = cli.Clean(all[i])
 	}
 	return all
 }

@@ -40,7 +40,7 @@ this node, no label is changed.`,
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(d.stdout, "%s: %s\n", clean(args[0]), orDash(clean(labelText(now))))
+			fmt.Fprintf(d.stdout, "%s: %s\n", cli.Clean(args[0]), orDash(cli.Clean(labelText(now))))
 			return nil
 		},
 	}

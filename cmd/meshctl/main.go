@@ -27,7 +27,7 @@ func main() {
 		load:   loadDocument,
 	}))
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "meshctl: %s\n", cleanLines(err.Error()))
+		fmt.Fprintf(os.Stderr, "meshctl: %s\n", cli.CleanLines(err.Error()))
 	}
 	os.Exit(cli.ExitCode(err))
 }

@@ -69,7 +69,7 @@ running its last declaration.`,
 			if err := d.client(cmd).Revoke(cmd.Context(), args[0]); err != nil {
 				return err
 			}
-			fmt.Fprintf(d.stdout, "%s revoked\n", clean(args[0]))
+			fmt.Fprintf(d.stdout, "%s revoked\n", cli.Clean(args[0]))
 			fmt.Fprintln(d.stderr, "its key is refused from now on; the machine may still be running its last declaration")
 			return nil
 		},
@@ -209,11 +209,11 @@ func (s *sections) print(text string) {
 	}
 }
 
-func (s *sections) head(title string) { s.print("\n" + clean(title) + "\n") }
+func (s *sections) head(title string) { s.print("\n" + cli.Clean(title) + "\n") }
 
 func (s *sections) facts(facts [][2]string) {
 	for _, f := range facts {
-		s.print(fmt.Sprintf("%-13s %s\n", f[0], clean(f[1])))
+		s.print(fmt.Sprintf("%-13s %s\n", f[0], cli.Clean(f[1])))
 	}
 }
 
@@ -221,7 +221,7 @@ func (s *sections) rows(rows [][]string) {
 	tw := tabwriter.NewWriter(s.w, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
 		for i := range row {
-			row[i] = clean(row[i])
+			row[i] = cli.Clean(row[i])
 		}
 		fmt.Fprintln(tw, "  "+strings.Join(row, "\t"))
 	}
@@ -236,7 +236,7 @@ func (s *sections) list(title string, ids []mesh.ResourceID) {
 	}
 	s.head(title)
 	for _, id := range ids {
-		s.print("  " + clean(string(id)) + "\n")
+		s.print("  " + cli.Clean(string(id)) + "\n")
 	}
 }
 
@@ -252,9 +252,9 @@ func (s *sections) results(results []mesh.Result) {
 		line := fmt.Sprintf("  %-8s  %-*s  %s", r.Status, width, r.Resource, r.Generation)
 		said := slices.DeleteFunc([]string{string(r.Reason), r.Detail}, func(s string) bool { return s == "" })
 		line += "  " + strings.Join(said, ": ")
-		s.print(strings.TrimRight(clean(line), " ") + "\n")
+		s.print(strings.TrimRight(cli.Clean(line), " ") + "\n")
 		if r.Output != "" && !r.Status.Good() {
-			for _, out := range strings.Split(cleanLines(r.Output), "\n") {
+			for _, out := range strings.Split(cli.CleanLines(r.Output), "\n") {
 				s.print("            | " + out + "\n")
 			}
 		}

@@ -192,7 +192,7 @@ func (d deps) printNodes(nodes []control.NodeView, all int) error {
 	fmt.Fprintln(d.stdout, summary(nodes))
 	for _, n := range nodes {
 		if !n.Eligible && member(n) {
-			fmt.Fprintf(d.stderr, "%s gets no declarations, since a line of its briefing failed: see `meshctl node show %s`\n", clean(n.Node), clean(n.Node))
+			fmt.Fprintf(d.stderr, "%s gets no declarations, since a line of its briefing failed: see `meshctl node show %s`\n", cli.Clean(n.Node), cli.Clean(n.Node))
 		}
 	}
 	return nil

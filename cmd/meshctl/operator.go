@@ -85,16 +85,16 @@ it changes nothing and prints them again.`,
 
 func (d deps) printOperator(a control.OperatorAdded) error {
 	if a.Changed {
-		fmt.Fprintf(d.stderr, "%s is registered as %s with the key %s.\n", clean(a.Name), a.Role, clean(a.Key))
+		fmt.Fprintf(d.stderr, "%s is registered as %s with the key %s.\n", cli.Clean(a.Name), a.Role, cli.Clean(a.Key))
 	} else {
-		fmt.Fprintf(d.stderr, "%s is registered as %s with the key %s already; nothing was changed.\n", clean(a.Name), a.Role, clean(a.Key))
+		fmt.Fprintf(d.stderr, "%s is registered as %s with the key %s already; nothing was changed.\n", cli.Clean(a.Name), a.Role, cli.Clean(a.Key))
 	}
 	fmt.Fprintln(d.stderr, "These settings are for ~/.config/mesh/meshctl.yaml of the operator:")
 	address := "HOST:PORT"
 	if len(a.Addresses) > 0 {
 		address = a.Addresses[0]
 	}
-	_, err := fmt.Fprintf(d.stdout, "control: %q\nfingerprint: %s\n# identity: the private key; without it the keys of ssh-agent\n", clean(address), clean(a.Fingerprint))
+	_, err := fmt.Fprintf(d.stdout, "control: %q\nfingerprint: %s\n# identity: the private key; without it the keys of ssh-agent\n", cli.Clean(address), cli.Clean(a.Fingerprint))
 	return err
 }
 
@@ -184,7 +184,7 @@ audit log under the name.`,
 			if err := d.client(cmd).RemoveOperator(cmd.Context(), args[0]); err != nil {
 				return err
 			}
-			fmt.Fprintf(d.stdout, "%s is an operator no more\n", clean(args[0]))
+			fmt.Fprintf(d.stdout, "%s is an operator no more\n", cli.Clean(args[0]))
 			return nil
 		},
 	}

@@ -45,7 +45,7 @@ func newPackagesListCommand(d deps) *cobra.Command {
 		}
 		if len(packages) == 0 {
 			fmt.Fprintln(d.stdout, "0 packages")
-			fmt.Fprintf(d.stderr, "suite %s is empty; `meshctl publish FILE...` puts packages into it\n", clean(suite))
+			fmt.Fprintf(d.stderr, "suite %s is empty; `meshctl publish FILE...` puts packages into it\n", cli.Clean(suite))
 			return nil
 		}
 		rows := make([][]string, len(packages))
@@ -145,7 +145,7 @@ afterwards; the same file can be published again.`,
 			return printJSON(d.stdout, gone)
 		}
 		for _, p := range gone {
-			fmt.Fprintf(d.stdout, "%s %s %s (%s): removed from %s\n", clean(p.Name), clean(p.Version), clean(p.Arch), clean(p.Format), clean(suite))
+			fmt.Fprintf(d.stdout, "%s %s %s (%s): removed from %s\n", cli.Clean(p.Name), cli.Clean(p.Version), cli.Clean(p.Arch), cli.Clean(p.Format), cli.Clean(suite))
 		}
 		return nil
 	}
@@ -188,11 +188,11 @@ is made. Promoting again changes nothing.`,
 			return printJSON(d.stdout, done)
 		}
 		for _, p := range done.Files {
-			what := "is now in " + clean(to) + " too"
+			what := "is now in " + cli.Clean(to) + " too"
 			if p.Outcome == api.PublishPresent {
-				what = "was in " + clean(to) + " already"
+				what = "was in " + cli.Clean(to) + " already"
 			}
-			fmt.Fprintf(d.stdout, "%s %s %s (%s): %s\n", clean(p.Name), clean(p.Version), clean(p.Arch), clean(p.Format), what)
+			fmt.Fprintf(d.stdout, "%s %s %s (%s): %s\n", cli.Clean(p.Name), cli.Clean(p.Version), cli.Clean(p.Arch), cli.Clean(p.Format), what)
 		}
 		return nil
 	}
@@ -221,7 +221,7 @@ func newPackagesSuitesCommand(d deps) *cobra.Command {
 			return printJSON(d.stdout, suites)
 		}
 		for _, s := range suites {
-			fmt.Fprintln(d.stdout, clean(s))
+			fmt.Fprintln(d.stdout, cli.Clean(s))
 		}
 		return nil
 	}

@@ -66,9 +66,9 @@ func (d deps) printPublished(published api.Publication) {
 		if p.Outcome == api.PublishPresent {
 			what = "there already, the same"
 		}
-		fmt.Fprintf(d.stdout, "%s %s %s (%s): %s\n", clean(p.Name), clean(p.Version), clean(p.Arch), clean(p.Format), what)
+		fmt.Fprintf(d.stdout, "%s %s %s (%s): %s\n", cli.Clean(p.Name), cli.Clean(p.Version), cli.Clean(p.Arch), cli.Clean(p.Format), what)
 		if p.Warning != "" {
-			fmt.Fprintf(d.stderr, "warning: %s\n", clean(p.Warning))
+			fmt.Fprintf(d.stderr, "warning: %s\n", cli.Clean(p.Warning))
 		}
 	}
 }

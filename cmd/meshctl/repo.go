@@ -62,7 +62,7 @@ func (d deps) printKeys(f cli.Format, keys api.Keys) error {
 		return err
 	}
 	for _, name := range keys.Declarations {
-		fmt.Fprintf(d.stdout, "declaration %s was written anew with the public key\n", clean(name))
+		fmt.Fprintf(d.stdout, "declaration %s was written anew with the public key\n", cli.Clean(name))
 	}
 	if len(keys.Keys) < 2 {
 		return nil
@@ -71,7 +71,7 @@ func (d deps) printKeys(f cli.Format, keys api.Keys) error {
 		fmt.Fprintln(d.stderr, "a rotation is under way; `meshctl repo key finish` ends it when every node has verified the new public key")
 		return nil
 	}
-	fmt.Fprintf(d.stdout, "%s not verified a file with both keys yet: %s\n", nodesHave(len(keys.Lacking)), clean(strings.Join(keys.Lacking, ", ")))
+	fmt.Fprintf(d.stdout, "%s not verified a file with both keys yet: %s\n", nodesHave(len(keys.Lacking)), cli.Clean(strings.Join(keys.Lacking, ", ")))
 	return nil
 }
 
@@ -230,7 +230,7 @@ Only root may.`,
 			if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 				return mesh.Errorf(mesh.CodeInvalid, "the key was not written whole: %w", errors.Join(err, os.Remove(args[0])))
 			}
-			fmt.Fprintf(d.stderr, "the private key is in %s; keep it where the repository's machines cannot be reached from\n", clean(args[0]))
+			fmt.Fprintf(d.stderr, "the private key is in %s; keep it where the repository's machines cannot be reached from\n", cli.Clean(args[0]))
 			return nil
 		},
 	}

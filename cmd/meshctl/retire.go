@@ -49,7 +49,7 @@ For a machine that is lost there is "meshctl node revoke".`,
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(d.stdout, "%s stays, and gets %s\n", clean(answer.Node), answer.Generation)
+			fmt.Fprintf(d.stdout, "%s stays, and gets %s\n", cli.Clean(answer.Node), answer.Generation)
 			return nil
 		}
 		answer, err := client.Retire(cmd.Context(), args[0])
@@ -57,9 +57,9 @@ For a machine that is lost there is "meshctl node revoke".`,
 			return err
 		}
 		if answer.Changed {
-			fmt.Fprintf(d.stdout, "%s leaves with %s, %s to remove or put back\n", clean(answer.Node), answer.Generation, count(answer.Resources, "resource", "resources"))
+			fmt.Fprintf(d.stdout, "%s leaves with %s, %s to remove or put back\n", cli.Clean(answer.Node), answer.Generation, count(answer.Resources, "resource", "resources"))
 		} else {
-			fmt.Fprintf(d.stdout, "%s is leaving already, with %s\n", clean(answer.Node), answer.Generation)
+			fmt.Fprintf(d.stdout, "%s is leaving already, with %s\n", cli.Clean(answer.Node), answer.Generation)
 		}
 		if wait == 0 {
 			return nil
@@ -81,7 +81,7 @@ func (d deps) watchRetirement(ctx context.Context, client *api.Client, name stri
 			return nil
 		}
 		if node.State == mesh.NodeRetired {
-			fmt.Fprintf(d.stdout, "%s retired\n", clean(name))
+			fmt.Fprintf(d.stdout, "%s retired\n", cli.Clean(name))
 			return nil
 		}
 		if !d.now().Before(end) {
@@ -99,16 +99,16 @@ func (d deps) watchRetirement(ctx context.Context, client *api.Client, name stri
 // it is.
 func (d deps) leavesUnseen(ctx context.Context, name string, err error) {
 	if ctx.Err() != nil {
-		fmt.Fprintf(d.stderr, "no longer looking; that %s leaves is written, and it goes on by itself: see `meshctl node show %s`\n", clean(name), clean(name))
+		fmt.Fprintf(d.stderr, "no longer looking; that %s leaves is written, and it goes on by itself: see `meshctl node show %s`\n", cli.Clean(name), cli.Clean(name))
 		return
 	}
-	fmt.Fprintf(d.stderr, "that %s leaves is written, but how far it is could not be read: %s; see `meshctl node show %s`\n", clean(name), cleanLines(err.Error()), clean(name))
+	fmt.Fprintf(d.stderr, "that %s leaves is written, but how far it is could not be read: %s; see `meshctl node show %s`\n", cli.Clean(name), cli.CleanLines(err.Error()), cli.Clean(name))
 }
 
 func (d deps) printRetiring(node control.NodeDetail) {
 	fmt.Fprintf(d.stdout, "outstanding %s · failed %d\n", outstanding(node.Outstanding), len(node.Failed))
 	for _, f := range node.Failed {
-		fmt.Fprintf(d.stdout, "%-8s %s: %s\n", clean(string(f.Status)), clean(string(f.Resource)), clean(why(f)))
+		fmt.Fprintf(d.stdout, "%-8s %s: %s\n", cli.Clean(string(f.Status)), cli.Clean(string(f.Resource)), cli.Clean(why(f)))
 	}
-	fmt.Fprintf(d.stderr, "%s is a node until it has left; it goes on by itself: see `meshctl node show %s`\n", clean(node.Node), clean(node.Node))
+	fmt.Fprintf(d.stderr, "%s is a node until it has left; it goes on by itself: see `meshctl node show %s`\n", cli.Clean(node.Node), cli.Clean(node.Node))
 }

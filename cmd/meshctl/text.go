@@ -7,7 +7,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
+
+	"github.com/meshctl/mesh/internal/cli"
 )
 
 // table prints rows in columns that are at least eight wide and two apart. A
@@ -17,7 +18,7 @@ func table(w io.Writer, header string, rows [][]string) error {
 	fmt.Fprintln(tw, strings.ReplaceAll(header, "|", "\t"))
 	for _, row := range rows {
 		for i := range row {
-			row[i] = clean(row[i])
+			row[i] = cli.Clean(row[i])
 		}
 		fmt.Fprintln(tw, strings.Join(row, "\t"))
 	}
@@ -75,28 +76,4 @@ func count(n int, one, many string) string {
 		return "1 " + one
 	}
 	return fmt.Sprintf("%d %s", n, many)
-}
-
-// clean makes text that came from a machine harmless on a terminal: one line,
-// no control characters.
-func clean(s string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t' || r == '\r':
-			return ' '
-		case r == ' ' || unicode.IsPrint(r):
-			return r
-		default:
-			return unicode.ReplacementChar
-		}
-	}, s)
-}
-
-// cleanLines is clean for text of several lines.
-func cleanLines(s string) string {
-	lines := strings.Split(strings.TrimRight(s, "\n"), "\n")
-	for i, line := range lines {
-		lines[i] = clean(line)
-	}
-	return strings.Join(lines, "\n")
 }

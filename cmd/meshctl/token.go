@@ -152,7 +152,7 @@ A token that was used ended with that. Its node is ended by meshctl node revoke.
 			if err := d.client(cmd).RevokeToken(cmd.Context(), id); err != nil {
 				return err
 			}
-			fmt.Fprintf(d.stdout, "no machine can join with the token %s any more\n", clean(id))
+			fmt.Fprintf(d.stdout, "no machine can join with the token %s any more\n", cli.Clean(id))
 			return nil
 		},
 	}
@@ -177,8 +177,8 @@ func parseLabels(cmd *cobra.Command, list []string) (map[string]string, error) {
 }
 
 func printToken(stdout, stderr io.Writer, t api.TokenAnswer) error {
-	fmt.Fprintf(stderr, "This token is shown once, can be used once, and ends at %s, or before with `meshctl token revoke %s`.\n", stamp(t.Expires), clean(t.ID))
-	if _, err := fmt.Fprintf(stdout, "%s\n", clean(t.Token)); err != nil {
+	fmt.Fprintf(stderr, "This token is shown once, can be used once, and ends at %s, or before with `meshctl token revoke %s`.\n", stamp(t.Expires), cli.Clean(t.ID))
+	if _, err := fmt.Fprintf(stdout, "%s\n", cli.Clean(t.Token)); err != nil {
 		return fmt.Errorf("print the token: %w", err)
 	}
 	if t.Repository == nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/meshctl/mesh/internal/cli"
 	"github.com/meshctl/mesh/internal/version"
 )
 
@@ -26,10 +27,10 @@ reaching the control plane is said, and is no error here.`,
 			defer cancel()
 			health, err := d.client(cmd).Health(ctx)
 			if err != nil {
-				fmt.Fprintf(d.stderr, "mesh-control: %s\n", cleanLines(err.Error()))
+				fmt.Fprintf(d.stderr, "mesh-control: %s\n", cli.CleanLines(err.Error()))
 				return nil
 			}
-			fmt.Fprintf(d.stdout, "mesh-control %s\n", clean(health.Version))
+			fmt.Fprintf(d.stdout, "mesh-control %s\n", cli.Clean(health.Version))
 			return nil
 		},
 	}

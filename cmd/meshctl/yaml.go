@@ -10,11 +10,12 @@ import (
 
 	mesh "github.com/meshctl/mesh"
 	"github.com/meshctl/mesh/control"
+	"github.com/meshctl/mesh/internal/cli"
 )
 
 // printDeclaration writes a declaration in the form in which it is written.
 func printDeclaration(w io.Writer, v control.DeclarationView) error {
-	fmt.Fprintf(w, "# %s revision %d, written %s by %s\n", clean(v.Name), v.Revision, stamp(v.Written), clean(v.By))
+	fmt.Fprintf(w, "# %s revision %d, written %s by %s\n", cli.Clean(v.Name), v.Revision, stamp(v.Written), cli.Clean(v.By))
 	if v.Removed {
 		_, err := fmt.Fprintln(w, "# This revision removes the declaration.")
 		return err
