@@ -11,17 +11,6 @@ package rollback
 
 import _ "embed"
 
-// Where the packages install the scripts, and where a host's kit and the
-// records of a rollback are. What the files hold is described at the head of
-// the script.
-const (
-	ScriptPath = "/usr/lib/mesh-host/rollback"
-	StartsPath = "/usr/lib/mesh-host/starts"
-	KitDir     = "/var/lib/mesh-host/kit"
-	RecordDir  = "/var/lib/mesh-host/rollback"
-	StartsFile = "/var/lib/mesh-host/starts"
-)
-
 // Script puts the confirmed version back; it is started by
 // mesh-host-rollback.service.
 //

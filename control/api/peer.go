@@ -110,12 +110,6 @@ type Known interface {
 	Caller() (control.Caller, error)
 }
 
-// WithCaller marks a request's context with who asks. The server of another
-// door, which has its own way to know, calls it before Server.ServeHTTP.
-func WithCaller(ctx context.Context, c control.Caller) context.Context {
-	return context.WithValue(ctx, callerKey{}, admitted(func() (control.Caller, error) { return c, nil }))
-}
-
 // admitted says what the door found out: a caller, or why there is none.
 type admitted func() (control.Caller, error)
 

@@ -100,8 +100,7 @@ func New(cfg Config) *Server {
 	return s
 }
 
-// ServeHTTP answers one request. Its context says who asks: Serve sees to that
-// on the socket, WithCaller behind any other door.
+// ServeHTTP answers one request. Its context says who asks; Serve sees to that.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if _, err := callerOf(r.Context()); err != nil {
 		s.refuse(w, r, err)

@@ -68,10 +68,10 @@ func FlavourNamed(name string) (Flavour, error) {
 // package list nor its files changed.
 const recipe = "1"
 
-// basePackages are in every root: an init system, a package manager, and what
-// an operator needs to adopt a host by hand, and a name service that holds
-// accounts outside of /etc/passwd. Everything else that a test
-// needs comes in through the mesh's repository, as it would on a real host.
+// basePackages are in every root: an init system, a package manager, what an
+// operator needs to adopt a host by hand, and a name service that holds accounts
+// outside of /etc/passwd. Everything else that a test needs comes in through the
+// mesh's repository, as it would on a real host.
 var basePackages = []string{
 	"apt", "ca-certificates", "curl", "dbus", "gpg", "gpgv", "iproute2",
 	"iputils-ping", "libnss-extrausers", "passwd", "procps", "systemd", "systemd-sysv",

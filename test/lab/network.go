@@ -126,11 +126,6 @@ func (l *Lab) Listen(ctx context.Context, network, addr string) (net.Listener, e
 	})
 }
 
-// Command is a command of the machine, run in the lab's network.
-func (l *Lab) Command(ctx context.Context, argv ...string) *exec.Cmd {
-	return exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", l.place.netns()}, argv...)...)
-}
-
 // inNetwork opens a socket in the lab's namespace. A socket stays in the
 // namespace of the thread that opened it.
 func inNetwork[T any](p place, open func() (T, error)) (T, error) {
