@@ -37,17 +37,23 @@ const encodingsLimit = 16 << 20
 // nodes get is encoded once for all of them. The zero value is ready.
 type encodings struct {
 	mu sync.Mutex
-	// known holds them by the first of the resources, which are shared and never
-	// changed. Under mu, like the rest.
-	known map[*mesh.Resource]func() ([]byte, error)
+	// known holds them by the list, which is shared and never changed. Under mu,
+	// like the rest.
+	known map[encodedList]func() ([]byte, error)
 	// kept lists those that were encoded, the oldest first.
 	kept  []keptEncoding
 	bytes int
 }
 
+// encodedList tells lists of resources apart without looking into them.
+type encodedList struct {
+	first  *mesh.Resource
+	length int
+}
+
 type keptEncoding struct {
-	first *mesh.Resource
-	size  int
+	list encodedList
+	size int
 }
 
 // of returns a list of resources as JSON. The result must not be changed.
@@ -55,20 +61,20 @@ func (e *encodings) of(resources []mesh.Resource) ([]byte, error) {
 	if len(resources) == 0 {
 		return []byte("[]"), nil
 	}
-	first := &resources[0]
+	list := encodedList{&resources[0], len(resources)}
 	e.mu.Lock()
-	encode, known := e.known[first]
+	encode, known := e.known[list]
 	if !known {
 		encode = sync.OnceValues(func() ([]byte, error) { return json.Marshal(resources) })
 		if e.known == nil {
-			e.known = make(map[*mesh.Resource]func() ([]byte, error))
+			e.known = make(map[encodedList]func() ([]byte, error))
 		}
-		e.known[first] = encode
+		e.known[list] = encode
 	}
 	e.mu.Unlock()
 	data, err := encode()
 	if !known {
-		e.keep(keptEncoding{first, len(data)})
+		e.keep(keptEncoding{list, len(data)})
 	}
 	if err != nil {
 		return nil, fmt.Errorf("marshal what a node gets: %w", err)
@@ -84,7 +90,7 @@ func (e *encodings) keep(k keptEncoding) {
 	e.kept = append(e.kept, k)
 	e.bytes += k.size
 	for e.bytes > encodingsLimit {
-		delete(e.known, e.kept[0].first)
+		delete(e.known, e.kept[0].list)
 		e.bytes -= e.kept[0].size
 		e.kept = e.kept[1:]
 	}

@@ -57,13 +57,27 @@ func TestOfWhatWasEncodedTheOldestIsForgotten(t *testing.T) {
 			t.Fatalf("after %d there are %d bytes, %d by resource, %d in order", i+1, known.bytes, len(known.known), len(known.kept))
 		}
 	}
-	if _, kept := known.known[&all[0][0]]; kept {
+	if _, kept := known.known[encodedList{&all[0][0], 1}]; kept {
 		t.Error("the oldest is still kept")
 	}
-	if _, kept := known.known[&all[39][0]]; !kept {
+	if _, kept := known.known[encodedList{&all[39][0], 1}]; !kept {
 		t.Error("the newest is not kept")
 	}
 	if again, err := known.of(all[0]); err != nil || len(again) < 1<<20 {
 		t.Errorf("what was forgotten is encoded as %d bytes, %v", len(again), err)
+	}
+}
+
+func TestListsThatBeginAlikeAreToldApart(t *testing.T) {
+	var known encodings
+	long := append(fileOf(1), fileOf(2)...)
+	for _, list := range [][]mesh.Resource{long, long[:1], long} {
+		want, err := json.Marshal(list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := known.of(list); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("a list of %d is encoded as %s, %v; want %s", len(list), got, err, want)
+		}
 	}
 }
