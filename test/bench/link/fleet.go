@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	mesh "github.com/meshctl/mesh"
@@ -32,6 +33,9 @@ type fleet struct {
 	// got is sent to when a machine holds a declaration, acked when the control
 	// plane has committed all that a machine had to say.
 	got, acked chan int
+	// first is when the first machine held what was pushed last, in nanoseconds of
+	// the clock; zero: none does.
+	first atomic.Int64
 
 	mu     sync.Mutex
 	faults []error // under mu
@@ -288,6 +292,7 @@ func (f *fleet) push(ctx context.Context, size int) (pushed, error) {
 	}
 	drain(f.got)
 	drain(f.acked)
+	f.first.Store(0)
 	letGo := f.hold()
 	defer letGo()
 	began := time.Now()
@@ -304,6 +309,10 @@ func (f *fleet) push(ctx context.Context, size int) (pushed, error) {
 		return pushed{}, fmt.Errorf("machines that hold what was written: %w", err)
 	}
 	held := time.Now()
+	// The write waits for a processor behind the pushes that it starts.
+	if first := time.Unix(0, f.first.Load()); first.Before(returned) {
+		returned = first
+	}
 	p.received = held.Sub(returned)
 	letGo()
 	if err := count(ctx, f.acked, len(f.machines)); err != nil {

@@ -110,6 +110,7 @@ func (m *machine) Declare(_ context.Context, d mesh.Declaration, _ func(context.
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.held = d.Generation
+	m.fleet.first.CompareAndSwap(0, time.Now().UnixNano())
 	m.fleet.got <- m.number
 	apply := m.fleet.applying()
 	go func() {

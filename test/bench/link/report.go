@@ -74,7 +74,7 @@ func (b *bench) write() error {
 	for _, r := range b.rows {
 		fmt.Fprintf(&t, "| %s | %.1f s, %.1f s | %.2f ms | %.1f | %.1f | %.1f | %.0f MB |\n", r.name, middle(r.connected).Seconds(), slices.Max(r.connected).Seconds(), ms(r.handshake), r.connectedMemory/1e3, r.settled/1e3, r.pushed/1e3, float64(r.peak)/1e6)
 	}
-	t.WriteString("\n## A push to all\n\nFrom the order, or from the return of the write, until the last client has it: median, smallest and largest.\n\n| | 2 KB | 64 KB |\n|---|---|---|\n")
+	t.WriteString("\n## A push to all\n\nFrom the order until the last client has it: median, smallest and largest. Of the mesh it is from the return of the write, or from when the first machine has it if that is before: the write waits for a processor behind the pushes that it starts.\n\n| | 2 KB | 64 KB |\n|---|---|---|\n")
 	for _, r := range b.rows {
 		fmt.Fprintf(&t, "| %s |", r.name)
 		for _, size := range sizes {
