@@ -189,16 +189,18 @@ func (l *nodeLink) write(ctx context.Context, channelRequests <-chan *ssh.Reques
 	}
 }
 
-// turn is the loop of write. A whole fleet waits in it, as in read, so they and
-// what calls them keep little on their stacks: the runtime gives back half of a
-// stack only when a quarter of it is in use.
+// turn is the loop of write. A whole fleet waits in it, as in read. So they and
+// what calls them keep little on their stacks, and what there is to do is done
+// aside: the runtime gives back half of a stack only when no more than a quarter
+// of it is in use, and a heartbeat would make it grow again.
 func (l *nodeLink) turn(ctx context.Context, channelRequests <-chan *ssh.Request, running *sync.WaitGroup) error {
 	for {
 		var err error
 		select {
 		case <-l.signal:
 			var over bool
-			if over, err = l.work(ctx); over {
+			err = aside(func() (err error) { over, err = l.work(ctx); return err })
+			if over {
 				l.part(channelRequests)
 				return err
 			}
@@ -223,6 +225,13 @@ func (l *nodeLink) turn(ctx context.Context, channelRequests <-chan *ssh.Request
 			return err
 		}
 	}
+}
+
+// aside does some work on a stack that ends with it, and waits for it.
+func aside(work func() error) error {
+	done := make(chan error)
+	go func() { done <- work() }()
+	return <-done
 }
 
 // work does what there is to do; over means that the link ends with it.
@@ -282,18 +291,27 @@ func (l *nodeLink) declare(ctx context.Context) error {
 func (l *nodeLink) read(ctx context.Context) error {
 	in := stall.NewReader(l.channel, l.server.cfg.HandshakeTimeout, func() { _ = l.conn.raw.Close() })
 	frames := frame.NewReader(in)
-	storeID, err := l.begin(ctx, in, frames)
+	var storeID string
+	err := aside(func() (err error) { storeID, err = l.begin(ctx, in, frames); return err })
 	if err != nil {
 		in.Stop()
 		return err
 	}
 	for err == nil {
-		var f mesh.Frame
-		if f, err = frames.Read(); err == nil {
-			err = l.handle(ctx, storeID, f)
+		if err = frames.Wait(); err == nil {
+			err = aside(func() error { return l.next(ctx, storeID, frames) })
 		}
 	}
 	return l.left(in, err)
+}
+
+// next takes one frame.
+func (l *nodeLink) next(ctx context.Context, storeID string, frames *frame.Reader) error {
+	f, err := frames.Read()
+	if err != nil {
+		return err
+	}
+	return l.handle(ctx, storeID, f)
 }
 
 // left sees to what a link that was welcomed leaves, and returns why it ended.

@@ -114,31 +114,23 @@ func NewReader(r io.Reader) *Reader {
 	return &Reader{r: bufio.NewReaderSize(r, small)}
 }
 
+// Wait returns when the next frame has begun to come; the errors are those of
+// Read. It takes little of the stack: the readers of a whole fleet wait in it.
+func (r *Reader) Wait() error {
+	head, err := r.r.Peek(header)
+	if err != nil {
+		return noLength(head, err)
+	}
+	return nil
+}
+
 // Read returns the next frame; io.EOF when the stream ended between frames,
 // io.ErrUnexpectedEOF when it ended inside one. Memory grows with what has
 // arrived, not with the length that was claimed.
 func (r *Reader) Read() (mesh.Frame, error) {
-	head, err := r.r.Peek(header)
-	if err == nil {
-		return r.rest()
+	if err := r.Wait(); err != nil {
+		return mesh.Frame{}, err
 	}
-	return mesh.Frame{}, noLength(head, err)
-}
-
-// noLength makes the error of a frame whose length did not come whole.
-func noLength(head []byte, err error) error {
-	if len(head) == 0 {
-		return err
-	}
-	if errors.Is(err, io.EOF) {
-		err = io.ErrUnexpectedEOF
-	}
-	return fmt.Errorf("read frame length: %w", err)
-}
-
-// rest reads a frame whose length has come. It is apart from Read, in which the
-// readers of a whole fleet wait, for what it takes of their stacks.
-func (r *Reader) rest() (mesh.Frame, error) {
 	var head [header]byte
 	if _, err := io.ReadFull(r.r, head[:]); err != nil {
 		return mesh.Frame{}, fmt.Errorf("read frame length: %w", err)
@@ -171,4 +163,15 @@ func (r *Reader) rest() (mesh.Frame, error) {
 		return mesh.Frame{}, errors.New("decode frame: it has no type")
 	}
 	return f, nil
+}
+
+// noLength makes the error of a frame whose length did not come whole.
+func noLength(head []byte, err error) error {
+	if len(head) == 0 {
+		return err
+	}
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return fmt.Errorf("read frame length: %w", err)
 }
