@@ -123,7 +123,9 @@ func runDaemon(ctx context.Context, p places) error {
 		network, stopWatching = nil, func() {}
 	}
 	defer stopWatching()
-	h, err := assemble(ctx, parts{p, settings, log, notifier, client, st, &identity{dir: identityDir, key: key}, network, a})
+	files := file.NewPatient(file.New(file.Config{Content: st, Logger: log}), file.Patience, a.beat)
+	defer files.Close()
+	h, err := assemble(ctx, parts{p, settings, log, notifier, client, st, files, &identity{dir: identityDir, key: key}, network, a})
 	if err != nil {
 		return err
 	}
@@ -197,6 +199,7 @@ type parts struct {
 	notifier systemd.Notifier
 	client   *systemd.Client
 	store    *store.Store
+	files    *file.Patient
 	identity *identity
 	network  <-chan struct{}
 	abilities
@@ -316,7 +319,7 @@ func assemble(ctx context.Context, p parts) (*host.Host, error) {
 	reconciler := reconcile.New(reconcile.Config{
 		Store: p.store,
 		Providers: []resource.Provider{
-			file.NewPatient(file.New(file.Config{Content: p.store, Logger: log}), file.Patience, p.beat),
+			p.files,
 			p.upgrader.Wrap(pkg.New(pkg.Config{Manager: p.manager, Local: p.bundles, Logger: log, Keep: []string{"mesh-host"}, Services: units})),
 		},
 		Units: units,

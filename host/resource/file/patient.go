@@ -39,6 +39,9 @@ type Patient struct {
 	// beat is called again and again while a call is waited for, at each turn.
 	beat func()
 	turn *time.Ticker
+	// calls goes to the goroutine that makes them; nil: there is none. It stays
+	// from call to call, since its stack has to grow for the first one.
+	calls chan<- func()
 	// left are the calls that have not come back.
 	left []leftCall
 	// mounts are where file systems are mounted. Nil: to be read.
@@ -67,6 +70,20 @@ var (
 // NewPatient makes a Patient of a provider that nobody else uses.
 func NewPatient(p *Provider, patience time.Duration, beat func()) *Patient {
 	return &Patient{inner: p, patience: patience, beat: beat, turn: time.NewTicker(min(patientTurn, patience/lessPatience))}
+}
+
+// Close ends what waits for the next call. Nothing is asked afterwards.
+func (p *Patient) Close() {
+	p.turn.Stop()
+	p.endCaller()
+}
+
+// endCaller lets the goroutine that makes calls end after the one that it is at.
+func (p *Patient) endCaller() {
+	if p.calls != nil {
+		close(p.calls)
+		p.calls = nil
+	}
 }
 
 // Kind returns mesh.KindFile.
@@ -153,11 +170,14 @@ func ask[T any](ctx context.Context, p *Patient, id mesh.ResourceID, work func(c
 	// What comes back after it was left ends at its next turn.
 	working, stop := context.WithCancel(ctx)
 	defer stop()
-	go func() {
+	if p.calls == nil {
+		p.calls = caller()
+	}
+	p.calls <- func() {
 		defer close(back)
 		value, err := work(working, inner)
 		answered <- answer{value, err}
-	}()
+	}
 	patience := p.patience
 	if len(p.left) > 0 {
 		patience /= lessPatience
@@ -187,9 +207,21 @@ func ask[T any](ctx context.Context, p *Patient, id mesh.ResourceID, work func(c
 	}
 }
 
-// leave leaves a call to itself, and goes on with a provider that it cannot
-// spoil.
+// caller starts a goroutine that makes calls until the channel is closed.
+func caller() chan<- func() {
+	calls := make(chan func())
+	go func() {
+		for call := range calls {
+			call()
+		}
+	}()
+	return calls
+}
+
+// leave leaves a call to itself, with the goroutine that makes it, and goes on
+// with a provider that it cannot spoil.
 func (p *Patient) leave(id mesh.ResourceID, back chan struct{}) leftCall {
+	p.endCaller()
 	p.inner = p.inner.fresh()
 	p.mounts = nil
 	c := leftCall{id: id, mount: p.mountOf(id.Name()), since: p.inner.now(), back: back}

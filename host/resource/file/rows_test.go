@@ -74,7 +74,9 @@ func (s *site) start() {
 	s.store, s.cfg.Logger = st, log
 	var provider resource.Provider = file.New(s.cfg)
 	if s.patience > 0 {
-		provider = file.NewPatient(file.New(s.cfg), s.patience, func() { s.beats++ })
+		patient := file.NewPatient(file.New(s.cfg), s.patience, func() { s.beats++ })
+		s.t.Cleanup(patient.Close)
+		provider = patient
 	}
 	s.r = reconcile.New(reconcile.Config{Store: st, Providers: []resource.Provider{provider}, Now: time.Now, Log: log})
 }

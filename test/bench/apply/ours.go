@@ -115,7 +115,7 @@ func newHost(ctx context.Context, state string, files []string, content func(i i
 func (h *host) forget() {
 	quiet := slog.New(slog.DiscardHandler)
 	h.r = reconcile.New(reconcile.Config{
-		Store: h.store, Providers: []resource.Provider{file.New(file.Config{Content: h.store, Logger: quiet})}, Now: time.Now, Log: quiet,
+		Store: h.store, Providers: []resource.Provider{file.NewPatient(file.New(file.Config{Content: h.store, Logger: quiet}), file.Patience, func() {})}, Now: time.Now, Log: quiet,
 	})
 }
 
