@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -26,10 +27,16 @@ var meshHosts = map[string]string{
 	"apt-1":     "bullseye-apt",
 	"dnf-1":     "trixie-dnf",
 	"dnf5-1":    "sid-dnf5",
+	"apt-2":     "bullseye-apt",
+	"dnf-2":     "trixie-dnf",
 }
 
-// nodes are the names of meshHosts in the order in which tests go over them.
-var nodes = []string{controlHost, "apt-1", "dnf-1", "dnf5-1"}
+// nodes are those of meshHosts that most tests go over, in this order. spares are
+// for tests that take a node for themselves for long.
+var (
+	nodes  = []string{controlHost, "apt-1", "dnf-1", "dnf5-1"}
+	spares = []string{"apt-2", "dnf-2"}
+)
 
 var sharedMesh struct {
 	once  sync.Once
@@ -74,11 +81,12 @@ func raiseMesh(ctx context.Context, l *lab.Lab) (*fleet.Fleet, error) {
 	if err := f.PublishBundle(ctx); err != nil {
 		return nil, err
 	}
-	adopted := make(chan error, len(nodes))
-	for _, name := range nodes[1:] {
+	others := slices.Concat(nodes[1:], spares)
+	adopted := make(chan error, len(others))
+	for _, name := range others {
 		go func() { adopted <- f.Adopt(ctx, l.Host(name), "--label", "role=test") }()
 	}
-	for range nodes[1:] {
+	for range others {
 		err = errors.Join(err, <-adopted)
 	}
 	return f, err

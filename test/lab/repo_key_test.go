@@ -1,6 +1,7 @@
 package lab_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,7 +21,7 @@ func TestRepoKeyReachesEveryNodeByDeclarationBeforeTheOldOneGoes(t *testing.T) {
 	}
 	everyNodeApplied := func() {
 		t.Helper()
-		for _, name := range nodes {
+		for _, name := range slices.Concat(nodes, spares) {
 			applied(t, f, f.Lab.Host(name))
 		}
 	}

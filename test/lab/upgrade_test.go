@@ -268,7 +268,7 @@ func TestUpgradeToWhatCannotRunHereIsPutBackBeforeTheHostEnds(t *testing.T) {
 func TestUpgradeToWhatDoesNotLiveIsRolledBackReportedAndRefusedUntilANewWrite(t *testing.T) {
 	f := theMesh(t)
 	t.Parallel()
-	h := f.Lab.Host("apt-1")
+	h := f.Lab.Host("apt-2")
 	alone(t, h)
 	canGoBack(t, f, h)
 	// Its own rollback script is broken too: it is not the one that counts.
@@ -323,7 +323,7 @@ func TestUpgradeToWhatHangsIsRolledBackWithTheNetworkGone(t *testing.T) {
 	t.Parallel()
 	for name, story := range map[string]struct{ version, behaviour string }{
 		"dnf5-1": {"0.5.0", "hang"},
-		"dnf-1":  {"0.5.1", "silent"},
+		"dnf-2":  {"0.5.1", "silent"},
 	} {
 		t.Run(story.behaviour, func(t *testing.T) {
 			t.Parallel()
