@@ -68,6 +68,9 @@ type todo struct {
 	last *mesh.Frame
 }
 
+// heartbeatLength is more than the length of a heartbeat's frame, in bytes.
+const heartbeatLength = 320
+
 // blobsAtOnce is how many blobs one node may fetch at a time.
 const blobsAtOnce = 4
 
@@ -190,16 +193,21 @@ func (l *nodeLink) write(ctx context.Context, channelRequests <-chan *ssh.Reques
 }
 
 // turn is the loop of write. A whole fleet waits in it, as in read. So they and
-// what calls them keep little on their stacks, and what there is to do is done
-// aside: the runtime gives back half of a stack only when no more than a quarter
-// of it is in use, and a heartbeat would make it grow again.
+// what calls them keep little on their stacks: the runtime gives back half of a
+// stack only when no more than a quarter of it is in use. What a heartbeat asks
+// for is done aside, or it would make them grow again and again; what is long is
+// done in place, since a stack of its own would cost more than it saves.
 func (l *nodeLink) turn(ctx context.Context, channelRequests <-chan *ssh.Request, running *sync.WaitGroup) error {
 	for {
 		var err error
 		select {
 		case <-l.signal:
 			var over bool
-			err = aside(func() (err error) { over, err = l.work(ctx); return err })
+			if l.onlyAck() {
+				err = aside(func() (err error) { over, err = l.work(ctx); return err })
+			} else {
+				over, err = l.work(ctx)
+			}
 			if over {
 				l.part(channelRequests)
 				return err
@@ -225,6 +233,13 @@ func (l *nodeLink) turn(ctx context.Context, channelRequests <-chan *ssh.Request
 			return err
 		}
 	}
+}
+
+// onlyAck reports whether there is nothing to do but to acknowledge.
+func (l *nodeLink) onlyAck() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.todo.frames) == 0 && !l.todo.look && !l.todo.end
 }
 
 // aside does some work on a stack that ends with it, and waits for it.
@@ -298,8 +313,13 @@ func (l *nodeLink) read(ctx context.Context) error {
 		return err
 	}
 	for err == nil {
-		if err = frames.Wait(); err == nil {
+		var length int
+		switch length, err = frames.Wait(); {
+		case err != nil:
+		case length <= heartbeatLength:
 			err = aside(func() error { return l.next(ctx, storeID, frames) })
+		default:
+			err = l.next(ctx, storeID, frames)
 		}
 	}
 	return l.left(in, err)

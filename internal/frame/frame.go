@@ -114,28 +114,28 @@ func NewReader(r io.Reader) *Reader {
 	return &Reader{r: bufio.NewReaderSize(r, small)}
 }
 
-// Wait returns when the next frame has begun to come; the errors are those of
-// Read. It takes little of the stack: the readers of a whole fleet wait in it.
-func (r *Reader) Wait() error {
+// Wait returns when the next frame has begun to come, with the length of its
+// JSON in bytes, as it is claimed; the errors are those of Read. It takes little
+// of the stack: the readers of a whole fleet wait in it.
+func (r *Reader) Wait() (length int, err error) {
 	head, err := r.r.Peek(header)
 	if err != nil {
-		return noLength(head, err)
+		return 0, noLength(head, err)
 	}
-	return nil
+	return int(binary.BigEndian.Uint32(head)), nil
 }
 
 // Read returns the next frame; io.EOF when the stream ended between frames,
 // io.ErrUnexpectedEOF when it ended inside one. Memory grows with what has
 // arrived, not with the length that was claimed.
 func (r *Reader) Read() (mesh.Frame, error) {
-	if err := r.Wait(); err != nil {
+	size, err := r.Wait()
+	if err != nil {
 		return mesh.Frame{}, err
 	}
-	var head [header]byte
-	if _, err := io.ReadFull(r.r, head[:]); err != nil {
+	if _, err := r.r.Discard(header); err != nil {
 		return mesh.Frame{}, fmt.Errorf("read frame length: %w", err)
 	}
-	size := int(binary.BigEndian.Uint32(head[:]))
 	if size > mesh.FrameLimit {
 		return mesh.Frame{}, fmt.Errorf("frame of %d bytes: %w", size, ErrTooLarge)
 	}
