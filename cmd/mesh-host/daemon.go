@@ -106,6 +106,9 @@ func runDaemon(ctx context.Context, p places) error {
 	if lost != nil {
 		log.Error("the store was lost; removals wait for the recovery copy", "detail", lost.Detail)
 	}
+	if aside := store.UnreadTrial(p.state); aside != "" {
+		log.Error("the store of a version that was not confirmed could not be read and was moved aside; what that version replaced is only there; remove it when it is needed no more", "directory", aside)
+	}
 	// A version that filled the disk was put back, and this one has to say so.
 	err = onceThereIsRoom(ctx, notifier, log, func() error { return a.upgrader.Open(ctx, st) })
 	if err != nil {

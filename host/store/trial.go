@@ -18,6 +18,8 @@ import (
 const (
 	// trialDir holds the copy of a version that is not confirmed.
 	trialDir = "trial"
+	// unreadDir is where one is moved from which nothing could be taken.
+	unreadDir = "trial-unread"
 	// forFile names, in that directory, the version.
 	forFile = "for"
 )
@@ -135,8 +137,12 @@ func Settle(ctx context.Context, dir, version string) error {
 	trial := filepath.Join(dir, trialDir)
 	if owner := trialFor(dir); owner != version {
 		if owner != "" {
-			if err := keep(ctx, dir, trial); err != nil {
+			err := keep(ctx, dir, trial)
+			if sqlite.IsFull(err) || ctx.Err() != nil {
 				return fmt.Errorf("keep what a version that was not confirmed wrote: %w", err)
+			}
+			if err != nil {
+				return leaveUnread(dir, trial)
 			}
 		}
 		if err := os.RemoveAll(trial); err != nil {
@@ -184,9 +190,8 @@ func Settle(ctx context.Context, dir, version string) error {
 // wrote on the machine and the confirmed one knows nothing of: what it came to
 // own, with what stood there before, which nobody could find out any more; what
 // it was about to write; and which units have to be told of it. Everything else
-// is learned again. The error is that of a disk that is full. From a copy that
-// cannot be read, or has a form that this version does not know, nothing can be
-// taken.
+// is learned again. From a copy that cannot be read, or has a form that this
+// version does not know, nothing can be taken, which is an error.
 func keep(ctx context.Context, dir, trial string) error {
 	from, to := filepath.Join(trial, fileName), filepath.Join(dir, fileName)
 	for _, file := range []string{from, to} {
@@ -198,8 +203,23 @@ func keep(ctx context.Context, dir, trial string) error {
 	if err == nil {
 		err = errors.Join(keepFrom(ctx, db, from), db.Close())
 	}
-	if sqlite.IsFull(err) || ctx.Err() != nil {
-		return err
+	return err
+}
+
+// UnreadTrial returns where the newest copy is from which nothing could be taken;
+// empty: there is none. It may hold originals that nobody else has.
+func UnreadTrial(dir string) string {
+	aside := filepath.Join(dir, unreadDir)
+	if _, err := os.Stat(aside); err != nil {
+		return ""
+	}
+	return aside
+}
+
+func leaveUnread(dir, trial string) error {
+	aside := filepath.Join(dir, unreadDir)
+	if err := errors.Join(os.RemoveAll(aside), os.Rename(trial, aside), syncDir(dir)); err != nil {
+		return fmt.Errorf("move aside the store of a version that was not confirmed: %w", err)
 	}
 	return nil
 }

@@ -192,4 +192,8 @@ func TestACopyThatCannotBeReadKeepsNoConfirmedVersionFromStarting(t *testing.T) 
 	if got := held(t, settle(t, dir, "1-1")); got != 1 {
 		t.Errorf("it finds generation %d, and left generation 1", got)
 	}
+	aside := store.UnreadTrial(dir)
+	if data, err := os.ReadFile(filepath.Join(aside, "store.db")); err != nil || string(data) != "no database" {
+		t.Errorf("what could not be read is %q at %q, %v; want it kept aside", data, aside, err)
+	}
 }
