@@ -297,8 +297,8 @@ func adoption(s UnitState) (Adoption, Result) {
 
 // Wait waits for the end of a transient unit and returns its result. It survives
 // a lost bus and a re-executed service manager by reading the unit again. When
-// the unit is gone, nobody answers for long, or ctx ends first, the error wraps [ErrUnknown]: the command
-// may still run, and Wait may be called again.
+// the unit is gone, nobody answers for long, or ctx ends first, the error wraps
+// [ErrUnknown]: the command may still run, and Wait may be called again.
 func (c *Client) Wait(ctx context.Context, unit string) (Result, error) {
 	for wait := 20 * time.Millisecond; ; wait = min(wait*3/2, 500*time.Millisecond) {
 		a, r, err := c.Adopt(ctx, unit)
